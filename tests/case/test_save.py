@@ -100,7 +100,7 @@ def test_the_folder_is_complete(tried, serving, tmp_path):
     assert rule_in_file(out / "rule.json") == case.result.candidate.rule
     document = json.loads((out / "audit.json").read_text())
     assert document["after"]["eod"] == document["methods"][case.result.name]["test_set"]["eod"]
-    expected = audit(Candidate.of(case.original.candidate), test)
+    expected = audit(Candidate({"": case.original.candidate}, case.original.candidate.model), test)
     assert document["before"]["eod"]["value"] == expected["eod"].value
     assert document["before"]["eod"]["low"] == expected["eod"].low
     trace = pd.read_csv(out / "trace.csv")

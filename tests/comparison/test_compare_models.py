@@ -77,7 +77,7 @@ def test_an_audit_has_a_report(parts, model, tmp_path):
 
 
 def test_the_choice_among_results_is_by_the_repair_set(parts, model, result):
-    worse = result.with_labels({"": replace(result.only, trace=result.trace.assign(gap=0.9))})
+    worse = replace(result, labels={"": replace(result.only, trace=result.trace.assign(gap=0.9))})
     found = eq.compare({"original": model, "worse": worse, "better": result}, parts.test)
     assert found.result.name == "better"
 

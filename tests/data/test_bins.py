@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equipoise import Cohort, Scores, audit
-from equipoise.data import Attribute, Bins
-from equipoise.data.attribute import parse_edges, read_bins
+from equipoise.data import Attribute, Bins, Columns
+from equipoise.data.attribute import parse_edges
 from equipoise.errors import BadInput, UnknownName
 from support.facts import facts, suggests
 
@@ -70,11 +70,11 @@ def test_bad_edges(edges, expected):
 @pytest.mark.parametrize("text", ["age", "age=", "=40", "age=a,b", "age=60,40", "age=40,,60", ""])
 def test_bad_options(text):
     with pytest.raises(BadInput, match=r"age=40,60,80"):
-        read_bins(text)
+        Columns(bins=[text])
 
 
 def test_a_name_with_an_equals_sign_is_a_column():
-    assert read_bins("a=b=1, 2.5") == ("a=b", (1.0, 2.5))
+    assert Columns(bins="a=b=1, 2.5").bins == {"a=b": (1.0, 2.5)}
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,10 @@
 """The columns of a user's frame: all problems in one error, each with its column and rows."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pandas as pd
 import pytest
 
-from equipoise.data import Cohort, Columns, Scores
-from equipoise.data.column_values import read_columns
+from equipoise.data import Cohort, Scores
 from equipoise.errors import BadInput
 from support.facts import facts, says
 
@@ -18,8 +15,7 @@ def _frame(**replaced) -> pd.DataFrame:
 
 
 def _read(frame: pd.DataFrame, **names):
-    columns = Columns(**({"label": "y", "group": "sex", "score": "p", "patient": "pid", "id": "id"} | names))
-    return SimpleNamespace(**read_columns(frame, columns))
+    return Scores.from_frame(frame, **({"label": "y", "group": "sex", "score": "p", "patient": "pid", "id": "id"} | names))
 
 
 def _problems(frame: pd.DataFrame, **names) -> tuple[str, ...]:
@@ -59,7 +55,7 @@ def test_many_columns_are_not_all_listed():
 def test_all_problems_are_in_one_error():
     frame = _frame(y=[0, 1, 2, np.nan], p=[0.5, 1.5, None, 0.2], sex="F", pid=[1, 2, 3, None], id=["a", "a", "b", "c"])
     with pytest.raises(BadInput) as caught:
-        read_columns(frame, Columns(label="y", group="sex", score="p", patient="pid", id="id"), "scores.csv")
+        Scores.from_frame(frame, label="y", group="sex", score="p", patient="pid", id="id", name="scores.csv")
     assert len(caught.value.problems) == 7
     assert says(caught.value, 7, "scores.csv")
     assert says(caught.value.problems[0], "'y'", 1, 4)

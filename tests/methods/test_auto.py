@@ -9,7 +9,7 @@ import pytest
 from equipoise.data import Cohort
 from equipoise.errors import BadInput, UnknownName
 from equipoise.measures import Rule
-from equipoise.methods import METHODS, LabelCandidate, Note, auto, choose_method, choosing, run_method
+from equipoise.methods import METHODS, LabelCandidate, Note, choose_method, choosing, driver, run_method
 from equipoise.methods.candidate import HeldOut
 from equipoise.methods.choosing import SURE
 from equipoise.methods.equalised_odds import EqualisedOdds, Steps
@@ -88,7 +88,7 @@ def test_the_group_is_needed_only_where_that_is_allowed(problem):
 
 
 def test_cheap_methods_come_first_and_those_that_exist_alone():
-    order = auto.AutoSettings(allow_group=True).order()
+    order = driver.AutoSettings(allow_group=True).order()
     assert order[0] == "standard"
     assert set(order) <= set(METHODS)
     assert order.index("bias-score") < order.index("group-thresholds") < order.index("constrained")
@@ -216,11 +216,11 @@ def test_a_randomised_rule_must_be_better_than_the_best_of_all_others_not_only_o
         "equalised-odds": (0.0376, 0.031),
     }
 
-    def size_and_error(own: LabelCandidate, _: object) -> tuple[float, float]:
+    def cross_fitted_values(own: LabelCandidate, _: object) -> tuple[float, float, bool, bool]:
         upper, error = upper_and_error[own.method]
-        return upper - SURE * error, error
+        return upper - SURE * error, error, True, False
 
-    monkeypatch.setattr(choosing, "size_and_error", size_and_error)
+    monkeypatch.setattr(choosing, "cross_fitted_values", cross_fitted_values)
     rules = dict(zip(upper_and_error, (standard.rule, thresholds, thresholds, randomised), strict=True))
     tried = [candidate(method, rule) for method, rule in rules.items()]
     assert choose_method(tried, [rows]) == 0  # no group rule is clearly better than it, and the randomised one not than the group rules

@@ -118,7 +118,7 @@ def test_a_rate_is_kept_up_to_the_tolerance(short: float, kept: bool):
     goal = paper_goal("eod", min_performance=0.6, keep={"tpr": "before"})
     assert select(_trace([0.1], [0.8]).assign(spare=[-short]), goal).met is kept
     result = LabelResult(0.1, 0.8, 0.5, -short)
-    assert merit([result], [goal]).tier == 2 * kept
+    assert merit([result], [goal])[0] == 2 * kept
     assert (lacking(result, goal, goal) == ()) is kept
 
 

@@ -12,7 +12,7 @@ import equipoise as eq
 from equipoise.data import Cohort, Scores
 from equipoise.measures import Calibration, LogitMap, Threshold, logit_map
 from equipoise.methods import Candidate, LabelCandidate, recalibrated
-from equipoise.methods.recalibration import _between
+from equipoise.methods.eq_debias import _between
 from equipoise.models import OneOutput, predict
 from support.goals import paper_goal
 from support.multilabel import LABELS, fitted, labels_cohort, network
@@ -23,7 +23,7 @@ from support.notes import note_of
 def _shifted(model: nn.Module, rule: Threshold, method: str = "bias-gda", chosen: int = 1) -> Candidate:
     """A candidate as a repair would leave it."""
     trace = pd.DataFrame({"step": [0, 1], "gap": [0.2, 0.0], "performance": [0.7, 0.7], "threshold": [0.5, rule.value]})
-    return Candidate.of(LabelCandidate(method, model, rule, trace, chosen, (), True, paper_goal("eod"), 0))
+    return Candidate({"": LabelCandidate(method, model, rule, trace, chosen, (), True, paper_goal("eod"), 0)}, model)
 
 
 def _linear(bias: float = 0.0, sign: float = 1.0) -> nn.Module:
@@ -64,7 +64,7 @@ def test_the_original_and_rules_for_it_are_left_as_they_are():
     for candidate in (
         _shifted(_linear(), Threshold(0.6), chosen=0),
         _shifted(_linear(), Threshold(0.6), "group-thresholds"),
-        Candidate.of(replace(_shifted(_linear(), Threshold(0.6)).only, method="auto", ran_as="equalised-odds")),
+        Candidate({"": replace(_shifted(_linear(), Threshold(0.6)).only, method="auto", ran_as="equalised-odds")}, _linear()),
     ):
         assert recalibrated(candidate, {"": _linear()}, repair) is candidate
 

@@ -317,10 +317,6 @@ def _source_problems(case: Case) -> list[str]:
     data, model, problems = case.data, case.model, list[str]()
     if bool(data.score) == (model.load is not None):
         problems.append("give either columns of scores (data.score, --score or --score-prefix) or a model (model.load, --model)")
-    if data.score and data.label and len(data.score) != len(data.label):
-        problems.append(
-            f"{len(data.label)} --label and {len(data.score)} --score do not match; give one score per label, in the same order"
-        )
     if data.logits and not data.score:
         problems.append("data.logits is about columns of scores. Omit it; a network has model.output.")
     trust = {"model.trust_pickle": model.trust_pickle, "model.trust_types": model.trust_types}

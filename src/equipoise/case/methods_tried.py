@@ -17,8 +17,8 @@ from equipoise import comparison, data, methods, models
 from equipoise.case.case_file import RepairSpec
 from equipoise.case.progress import Bars, no_bars
 from equipoise.comparison import Comparison, ScoredCandidate
-from equipoise.data import Cohort, LabelKind, Rows
-from equipoise.errors import BadInput, EquipoiseError, TooFewPatients, collecting, pick, raise_all
+from equipoise.data import Cohort, Rows
+from equipoise.errors import BadInput, EquipoiseError, TooFewPatients, collecting, raise_all
 from equipoise.measures import AuditSpec
 from equipoise.methods import METHODS, STANDARD, Goal, LabelCandidate
 from equipoise.report import ReportSpec
@@ -81,43 +81,15 @@ class RepairTask:
         return label if len(self.labels) > 1 else ""
 
 
-def check_methods(
-    asked: Methods,
-    *,
-    train: bool = False,
-    network: bool = True,
-    layers: bool = True,
-    features: bool = True,
-    labels: Sequence[str] = (),
-    kind: LabelKind = LabelKind.LABELS,
-) -> None:
+def check_methods(asked: Methods, **offered: Any) -> None:
     """Raises every reason why methods with these settings cannot run on a classifier that offers this, before anything is run.
 
-    `train` is whether there is a training set; `labels` are the outputs of a network that are repaired together.
+    `offered` are the keywords of `equipoise.methods.check_method`.
     """
     problems = [] if asked else ["no method was given. Name at least one."]
     for name, settings in asked.items():
-        try:
-            methods.make_settings(pick("method", name, METHODS), settings)
-            if labels:
-                methods.check_method(name, kind, labels[0])
-        except BadInput as error:
-            problems += error.problems
-            continue
-        method = METHODS[name]
-        if not network and not method.on_scores:
-            able = ", ".join(other for other in METHODS if METHODS[other].on_scores)
-            problems.append(
-                f"{name} changes a network, and these are scores without one. Use one of: {able}; or give the network with --model"
-            )
-        elif method.needs_train and not train:
-            problems.append(f"{name} trains from scratch and needs a training set: --set repair.train=train.csv (in Python train=)")
-        if method.needs_layers and not layers:
-            problems.append(
-                f"{name} needs the layers of a network, which an exported program no longer has. Give the architecture as file.py:factory."
-            )
-        if method.kind == methods.Kind.PROBES and not features:
-            problems.append(f"{name} reads further columns next to the score. Name them: --set data.features=age (Python: features=[...])")
+        with collecting(problems):
+            methods.check_method(name, settings, **offered)
     raise_all(problems)
 
 

@@ -90,18 +90,6 @@ def parse_edges(edges: object, name: str) -> tuple[float, ...]:
     return tuple(numbers.tolist())
 
 
-def read_bins(text: str) -> tuple[str, tuple[float, ...]]:
-    """The column and the edges in an option such as age=40,60,80.
-
-    >>> read_bins("age=40,60,80")
-    ('age', (40.0, 60.0, 80.0))
-    """
-    name, equals, edges = text.rpartition("=")
-    if not equals or not name:
-        raise BadInput(f"--bins must be COLUMN=EDGE,EDGE,... as in age=40,60,80; got {text!r}")
-    return name, parse_edges([edge.strip() for edge in edges.split(",")], name)
-
-
 def all_integers(values: FloatArray) -> bool:
     """Whether all values that are not missing are integers."""
     present = values[~np.isnan(values)]
@@ -265,7 +253,7 @@ class Attribute:
         if patients is not None:
             units = np.asarray(pd.factorize(patients)[0], dtype=np.int64)
             attribute, new_codes = resolve_conflicts(attribute, [(codes, units)], conflicts, str(patients.name), patients)
-            codes = new_codes[codes if conflicts == "row" else resolve_codes(codes, units, conflicts)]
+            codes = new_codes[resolve_codes(codes, units, conflicts)]
         return replace(attribute, codes=codes)
 
     @classmethod
@@ -515,7 +503,7 @@ def resolve_conflicts(
     for codes, units in parts:
         in_conflict = varying_units(codes, units)
         varied, patients = varied + int(in_conflict.sum()), patients + len(in_conflict)
-        resolved = codes if rule in ("row", "error") else resolve_codes(codes, units, rule)
+        resolved = resolve_codes(codes, units, rule)
         counts += np.bincount(resolved[resolved != MISSING], minlength=len(counts))
         examples = [] if ids is None else list(dict.fromkeys(map(str, ids.to_numpy(dtype=object)[in_conflict[units]])))[:5]
     if rule == "error" and varied:

@@ -16,13 +16,10 @@ from equipoise.data.column_values import (
     UNKNOWN,
     UNNAMED_LABEL,
     check_frame,
-    describe_rows,
     feature_problems,
     frame_from_arrays,
-    known,
     missing_columns,
     read_columns,
-    read_target_array,
     warn_of_repeated_patients,
 )
 from equipoise.data.columns import Columns, LabelKind
@@ -126,18 +123,16 @@ class Cohort(Grouped):
         advice |= {"Module": "A network is not data: eq.audit(model, cohort).", "Cohort": "This is a cohort already."}
         if y is None or groups is None or any(kind.__name__ in advice for kind in type(inputs).__mro__):
             raise Misuse("Cohort.from_arrays", "inputs, labels and groups: from_arrays(inputs, y, groups)", inputs, advice)
-        targets = None if labels is None and classes is None else read_target_array(y, labels, classes)
-        # The summary of several labels may be constant, so a placeholder takes its place in the check of the label.
-        label = np.asarray(y) if targets is None else np.arange(len(targets["y"])) % 2
-        if label.ndim > 1:
-            raise BadInput(f"y has shape {label.shape}; one label per row is needed, or labels=[...], which names the columns")
-        frame, roles = frame_from_arrays({"label": label, "group": groups, "patient": patients, "weight": weights}, attribute, bins)
-        read = read_columns(frame, Columns(**roles | {"reference": reference, "conflicts": conflicts}))
+        if labels is not None and classes is not None:
+            raise BadInput("give labels=[...] with an array (n, L) of 0 and 1, or classes=[...] with one class per row, not both")
+        arrays = {"label": y, "group": groups, "patient": patients, "weight": weights}
+        frame, roles = frame_from_arrays(arrays, attribute, bins, labels)
+        read = read_columns(frame, Columns(**roles | {"reference": reference, "conflicts": conflicts, "classes": classes}))
         try:
             tensor = torch.as_tensor(inputs)
         except (TypeError, ValueError, RuntimeError) as error:
             raise BadInput(f"the inputs must be a tensor or an array of numbers (n, ...): {error}") from error
-        return _cohort(data.Tensors(tensor), name, read | (targets or {}))
+        return _cohort(data.Tensors(tensor), name, read | ({} if labels is None else {"labels": tuple(labels)}))
 
     @classmethod
     @takes_fields_of(Columns, without=("id", "features", "score", "score_prefix", "logits", "max_table_bytes"))
@@ -210,12 +205,12 @@ class Cohort(Grouped):
         read = read_columns(frame, roles, name if name != "dataset" else "")
         warn_of_repeated_patients(frame, roles)
         loaded = load_rows(dataset, len(frame), cache=cache, progress=progress)
-        whole = _cohort(data.Table(frame[[]].reset_index(drop=True)), name, read)
+        whole = _cohort(loaded[0], name, read)
         check_order(loaded, None if roles.id is None else list(whole.ids), whole.targets)
-        return replace(whole, source=loaded[0])
+        return whole
 
     def __repr__(self) -> str:
-        return f"Cohort({self.name!r}, {describe_rows(self.y, self.attributes, self.patients)}, {self.source.described()})"
+        return f"Cohort({self.name!r}, {self.described()}, {self.source.described()})"
 
     @property
     def inputs(self) -> Tensor:
@@ -246,11 +241,6 @@ class Cohort(Grouped):
         """What the rows contain, by which equal rows are found: as in `Inputs.stored`."""
         return self.source.stored()
 
-    @property
-    def outcome(self) -> IntArray:
-        """The label of each row (n,) as 0 or 1, or the position of its class."""
-        return self.targets.argmax(1) if self.kind.argmax else self.y
-
     def fixed(self) -> Cohort:
         """These rows with their own encoding of a table, which all parts of them keep."""
         return self if self.encoder is None else self.encoded_by(self.encoder)
@@ -268,7 +258,7 @@ class Cohort(Grouped):
 
 
 def _cohort(source: Inputs, name: str, fields: Mapping[str, Any]) -> Cohort:
-    return Cohort(source, name=name, **{field: values for field, values in fields.items() if field != "score"})
+    return Cohort(source, name=name, **{field: values for field, values in fields.items() if field != "scores"})
 
 
 def cohort_from_table(
@@ -279,24 +269,34 @@ def cohort_from_table(
     text: Collection[str] = (),
     attribute_as_input: bool = False,
     scale: bool = True,
+    only_numbers: bool = False,
 ) -> Cohort:
-    """The cohort in a frame. A column of `text` that is also an input was read as text, and the input is parsed as numbers."""
+    """The cohort in a frame. A column of `text` that is also an input was read as text, and the input is parsed as numbers.
+
+    With `only_numbers`, raises `BadInput` for inputs that a network cannot use. Nothing is imputed, because only the network's owner knows
+    how that was done in training.
+    """
     not_inputs = {*columns.used, columns.id} - (set(columns.group) if attribute_as_input else set())
     chosen = list(columns.features) or [c for c in frame.columns if c not in not_inputs]
-    problems = feature_problems(frame, chosen)
+    inputs = frame[[c for c in chosen if c in frame.columns]].reset_index(drop=True)
+    inputs = inputs.assign(**{str(c): as_parsed(inputs[c]) for c in inputs.columns if c in text})
+    source, problems = name if name != "frame" else "", list[str]()
+    with collecting(problems):
+        read = read_columns(frame, columns)
+    problems += feature_problems(frame, chosen)
     forbidden = {**dict.fromkeys(columns.label, "label"), **({} if columns.weight is None else {columns.weight: "weight"})}
     problems += [f"feature column {c!r} is the {forbidden[c]}, which no network may see. Leave it out." for c in chosen if c in forbidden]
     if not chosen:
         problems.append(f"no feature column is left among {', '.join(map(str, frame.columns))}. Add one, or list them with features=[...].")
-    source = name if name != "frame" else ""
-    try:
-        read = read_columns(frame, columns)
-    except BadInput as error:
-        raise BadInput(*error.problems, *problems, source=source) from None
+    for c, column in inputs.items() if only_numbers else ():
+        if column.dtype.kind not in "biuf":
+            problems.append(
+                f"input column {c!r} holds no numbers. Encode it as in training, or list the inputs with data.features (features=)."
+            )
+        elif bad := int((~np.isfinite(column.to_numpy(dtype=float, na_value=np.nan))).sum()):
+            problems.append(f"input column {c!r}: {bad:,} of {len(column):,} rows are empty or infinite. Fill them in as in training.")
     raise_all(problems, source)
     warn_of_repeated_patients(frame, columns)
-    inputs = frame[chosen].reset_index(drop=True)
-    inputs = inputs.assign(**{name: as_parsed(inputs[name]) for name in chosen if name in text})
     return _cohort(data.Table(inputs, scale=scale), name, read)
 
 
@@ -379,10 +379,10 @@ class Scores(Grouped):
         logits themselves: the scores of logits above 37 are all 1.
         """
         check_frame("Scores.from_frame", frame)
-        named = Columns(**columns)
-        scores = read_scores_of(frame, named, name)
-        warn_of_repeated_patients(frame, named)
-        return scores
+        scores = scores_by_label(frame, Columns(**columns), name)
+        if len(scores) > 1:
+            raise BadInput(f"Scores are those of one label; got {', '.join(scores)}. Read one set of scores per label.")
+        return next(iter(scores.values()))
 
     @classmethod
     def from_arrays(
@@ -415,10 +415,7 @@ class Scores(Grouped):
     @classmethod
     def of(cls, cohort: Cohort, score: object) -> Scores:
         """The rows of a cohort with a classifier's score for each."""
-        if not isinstance(cohort, Cohort):
-            raise Misuse(
-                "Scores.of", "a cohort and one score per row: Scores.of(cohort, score)", cohort, {"DataFrame": SCORES_ADVICE["DataFrame"]}
-            )
+        check_cohort("Scores.of(cohort, score)", cohort)
         try:
             values = np.asarray(score, dtype=np.float64).reshape(-1)
         except (TypeError, ValueError):
@@ -455,7 +452,7 @@ class Scores(Grouped):
         return self if self.features is None else self.encoded_by(self.features.fitted())
 
     def __repr__(self) -> str:
-        return f"Scores({self.name!r}, {describe_rows(self.y, self.attributes, self.patients)})"
+        return f"Scores({self.name!r}, {self.described()})"
 
     def content(self) -> tuple[str, pd.DataFrame, None]:
         """What the rows contain, by which equal rows are found."""
@@ -469,44 +466,40 @@ class Scores(Grouped):
 
 
 def read_scores(path: str | Path, columns: Columns) -> dict[str, Scores]:
-    """The scores of each label in a data file, one column per label; with several labels, the rows in which each is known.
-
-    Groups, bins, references and conflicts are those of the whole table, for every label. The features, if any, are kept with the scores.
-    """
-    path = Path(path)
+    """The scores of each label in a data file, one column per label; with several labels, the rows in which each is known."""
     frame = read_table(path, text=columns.text, words=columns.words, limit=columns.max_table_bytes)
-    if len(columns.label) == 1:
-        scores = {columns.label[0]: read_scores_of(frame, columns, path.name)}
-        warn_of_repeated_patients(frame, columns)
-        return scores
-    pairs = zip(columns.label, columns.score, strict=True)
-    if lacking := [f"label {label!r} has no score column {score!r}." for label, score in pairs if score not in frame]:
-        raise BadInput(*lacking, source=path.name, advice=f"The columns are: {', '.join(map(str, frame.columns))}.")
-    whole, scores = columns.changed(score=()), {}
-    rows_of = {label: np.flatnonzero(known(frame[label])) if label in frame else np.arange(len(frame)) for label in columns.label}
-    for at, label in enumerate(columns.label):
-        scores[label] = read_scores_of(frame.iloc[rows_of[label]], columns.of_label(at, conflicts="row"), path.name)
-    attributes = read_columns(frame, whole.changed(id=None), path.name)["attributes"]
-    warn_of_repeated_patients(frame, whole)
-    for label, rows in rows_of.items():
-        ids = (
-            scores[label].ids if columns.id is not None else cast(ObjectArray, np.arange(len(frame))[rows])
-        )  # in the whole table, to match labels
-        scores[label] = replace(scores[label], attributes=tuple(a.take(rows) for a in attributes), ids=ids)
-    return scores
+    return scores_by_label(frame, columns, Path(path).name)
 
 
-def read_scores_of(frame: pd.DataFrame, columns: Columns, name: str = "scores") -> Scores:
-    """The scores in the columns of a frame that have a role; raises `BadInput` with everything wrong with them."""
+def scores_by_label(frame: pd.DataFrame, columns: Columns, name: str = "scores") -> dict[str, Scores]:
+    """The scores of each label in a frame, one column per label; with several labels, the rows in which each is known.
+
+    Groups, bins, references and conflicts are those of all rows, and so are the numbers of rows without ids. Raises `BadInput` with
+    everything wrong with the columns. The features, if any, are kept with the scores.
+    """
     source, features = name if name != "scores" else "", list(columns.features)
     raise_all(_feature_problems(frame, features, {*columns.used, columns.id}) if features else [], source)
     read = read_columns(frame, columns, source)
-    if read["score"] is None:
+    if not columns.score:
         raise BadInput("no score column was named", source=source)
+    warn_of_repeated_patients(frame, columns)
+    shared = {field: read[field] for field in ("attributes", "patients", "ids", "weight")}
     table = data.Table(frame[features].reset_index(drop=True)) if features else None
-    read["score"], logit = score_and_logit(read["score"], columns.logits)
-    fields = {field: read[field] for field in ("y", "score", "attributes", "patients", "ids", "weight")}
-    return Scores(**fields, name=name, features=table, logit=logit)
+    scores, problems = {}, []
+    for label, y, values in zip(columns.label, np.ascontiguousarray(read["targets"].T), read["scores"], strict=True):
+        score, logit = score_and_logit(values, columns.logits)
+        rows, known = Scores(y, score, **shared, name=name, features=table, logit=logit), np.flatnonzero(y != UNKNOWN)
+        scores[label] = rows if len(known) == len(rows) else rows.take(known)
+        for attribute in scores[label].attributes:
+            present = [level for code, level in enumerate(attribute.levels) if code in attribute.codes]
+            if len(present) < 2 or attribute.reference not in present:
+                groups = ", ".join(map(repr, present)) or "missing values"
+                problems.append(
+                    f"column {attribute.name!r} holds only {groups} where the label {label!r} is known; a gap needs the reference "
+                    f"{attribute.reference!r} and another group. Leave the label out, or use more rows."
+                )
+    raise_all(problems, source)
+    return scores
 
 
 def score_and_logit(values: FloatArray, logits: bool) -> tuple[FloatArray, FloatArray | None]:
@@ -537,7 +530,8 @@ def check_cohort(call: str, value: object) -> None:
         return
     advice = {
         "Scores": "Scores are audited as they are: eq.audit(scores).",
-        "DataFrame": "Make a cohort of the frame first: eq.Cohort.from_frame(frame, label=..., group=..., patient=...).",
+        "DataFrame": "Make a cohort of the frame first: eq.Cohort.from_frame(frame, label=..., group=...). A frame with scores is read by "
+        "eq.Scores.from_frame(frame, label=..., score=..., group=...).",
         "Parts": "These are three cohorts already: parts.train, parts.valid and parts.test.",
         "Module": "A network is not data. Make a cohort: eq.Cohort.from_frame(...), from_images(...) or eq.load(...).",
         "Tensor": "Make a cohort of it first: eq.Cohort.from_arrays(inputs, y, groups).",

@@ -27,7 +27,7 @@ from equipoise.data.attribute import (
     to_numbers,
     warn_of_alike_patients,
 )
-from equipoise.data.columns import Columns, LabelKind, repeated
+from equipoise.data.columns import Columns, LabelKind
 from equipoise.errors import BadInput, Misuse, collecting, did_you_mean, raise_all
 
 log = logging.getLogger(__name__)
@@ -70,11 +70,6 @@ def equals(column: "pd.Series[object]", value: object) -> BoolArray:
     return np.asarray(names.eq(level_name(value)) & column.notna(), dtype=bool)
 
 
-def known(column: "pd.Series[object]") -> BoolArray:
-    """Which rows of a label column are known: neither empty nor -1."""
-    return np.asarray(column.notna().to_numpy() & (to_numbers(column) != UNKNOWN), dtype=bool)
-
-
 def parse_label(
     column: "pd.Series[object]", name: str, positive: object = None, *, unknown_allowed: bool = False
 ) -> tuple[IntArray, list[str]]:
@@ -82,15 +77,12 @@ def parse_label(
 
     With `unknown_allowed`, empty cells and -1 become -1.
     """
-    n = len(column)
-    labelled = known(column) if unknown_allowed else column.notna().to_numpy(dtype=bool)
-    problems = []
-    if not unknown_allowed and not labelled.all():
-        problems.append(
-            f"label column {name!r}: {int((~labelled).sum()):,} of {n:,} rows have no label (the first is row "
-            f"{int(labelled.argmin()) + 1:,} below the header). Fill them in, or leave those rows out of the table."
-        )
-    numbers = to_numbers(column)
+    numbers, labelled, problems = to_numbers(column), column.notna().to_numpy(dtype=bool), []
+    if unknown_allowed:
+        labelled = labelled & (numbers != UNKNOWN)
+    elif not labelled.all():
+        rows = _affected_rows(~labelled)
+        problems.append(f"label column {name!r}: {rows} have no label. Fill them in, or leave those rows out of the table.")
     is_positive = numbers == 1 if positive is None else equals(column, positive)
     not_binary = labelled & ~np.isin(numbers, (0, 1))
     if positive is None and not_binary.any():
@@ -100,8 +92,8 @@ def parse_label(
         options = " or ".join(f"--set data.positive={value}" for value in candidates)
         problems.append(
             f"label column {name!r} must hold 0 and 1{', and NaN or -1 where it is not known' if unknown_allowed else ''}; "
-            f"{int(not_binary.sum()):,} of {n:,} rows hold something else. It holds {_examples(column[labelled])}. If one of them is the "
-            f"positive value, name it: {options} (in Python {' or '.join(f'positive={value!r}' for value in candidates)})."
+            f"{int(not_binary.sum()):,} of {len(column):,} rows hold something else. It holds {_examples(column[labelled])}. If one of "
+            f"them is the positive value, name it: {options} (in Python {' or '.join(f'positive={value!r}' for value in candidates)})."
             + (CLASSES_ADVICE.format(*names[:2], names[:3]) if 2 < len(names) <= MANY_LEVELS else "")
         )
     return np.where(labelled, is_positive, UNKNOWN).astype(np.int64), problems
@@ -155,27 +147,6 @@ def read_class_column(column: "pd.Series[object]", name: str, classes: Sequence[
     return label_fields(names, values, LabelKind.CLASSES)
 
 
-def read_target_array(y: object, labels: Sequence[str] | None, classes: Sequence[object] | None) -> dict[str, Any]:
-    """The labels in an array: labels (n, L) in the order of their names, or classes (n,)."""
-    values: npt.NDArray[np.object_] = np.asarray(y, dtype=object)
-    if labels is not None and classes is not None:
-        raise BadInput("give labels=[...] with an array (n, L) of 0 and 1, or classes=[...] with one class per row, not both")
-    what, names = ("label", list(labels or ())) if classes is None else ("class", [level_name(value) for value in classes])
-    problems = [f"{what} {name!r} is named more than once; name each once" for name in repeated(names)]
-    if not names:
-        problems.append(f"no {what} was named; give at least one")
-    if classes is not None and len(names) < 2:
-        problems.append(f"classes needs two or more, in the order of the network's outputs; got {names}")
-    raise_all(problems)
-    if classes is not None:
-        if values.ndim != 1:
-            raise BadInput(f"with classes, y holds one class per row, shape (n,); got {values.shape}")
-        return read_class_column(pd.Series(values), "y", classes)
-    if values.ndim != 2 or values.shape[1] != len(names):
-        raise BadInput(f"{len(names)} labels ({', '.join(map(str, names))}) need y of shape (n, {len(names)}); got {values.shape}")
-    return read_label_columns([pd.Series(column) for column in values.T], names)
-
-
 def _examples(values: "pd.Series[object]") -> str:
     names = sorted(values.map(level_name).unique(), key=lambda name: (len(name), name))
     return f"{len(names):,} different values: {', '.join(map(shorten, names[:6]))}{' ...' if len(names) > 6 else ''}"
@@ -186,16 +157,10 @@ def shorten(text: str) -> str:
     return text if len(text) <= 40 else f"{text[:36]} ..."
 
 
-def describe_rows(y: IntArray, attributes: Sequence[Attribute], patients: ObjectArray | None) -> str:
-    """The number of rows, patients and positives, and the rows of each group; no value of any row, which may be a patient's."""
-    of_patients = "" if patients is None else f" of {len(set(patients)):,} patients"
-    return ", ".join([f"{len(y):,} rows{of_patients}", f"{int((y == 1).sum()):,} positive", *map(repr, attributes)])
-
-
 def read_columns(frame: pd.DataFrame, columns: Columns, source: str = "") -> dict[str, Any]:
     """The values of the columns of a frame that have a role, as fields of rows; raises `BadInput` with everything wrong with them.
 
-    The score is as in its column: a logit if the columns say so.
+    The scores are a list with one array per label, as in their columns: logits if the columns say so, anything where a label is unknown.
     """
     # A frame that lacks columns, or has them twice or with several values per row, is not read at all.
     counts = {name: list(frame.columns).count(name) for name in (*columns.used, columns.id) if name is not None}
@@ -211,7 +176,7 @@ def read_columns(frame: pd.DataFrame, columns: Columns, source: str = "") -> dic
                 f"column {name!r}: {affected} hold lists or records (or tensors); one value per row is needed. Use another column."
             )
     raise_all(problems, source)
-    patient, score, fields = columns.patient, columns.score[0] if columns.score else None, dict[str, Any](score=None, weight=None)
+    patient, fields = columns.patient, dict[str, Any](scores=[], weight=None)
     with collecting(problems):
         labels = [frame[name] for name in columns.label]
         if columns.classes:
@@ -219,8 +184,10 @@ def read_columns(frame: pd.DataFrame, columns: Columns, source: str = "") -> dic
         else:
             fields |= read_label_columns(labels, columns.label, columns.positive, unknown_allowed=len(labels) > 1)
             fields |= {"labels": UNNAMED_LABEL} if len(labels) == 1 else {}
-    if score is not None:
-        fields["score"], score_problems = read_score_column(frame[score], score, columns.logits)
+    for at, score in enumerate(columns.score):
+        labelled = fields["targets"][:, at] != UNKNOWN if "targets" in fields else True
+        values, score_problems = read_score_column(frame[score], score, columns.logits, labelled)
+        fields["scores"].append(values)
         problems += score_problems
     if columns.weight is not None:
         fields["weight"], weight_problems = read_weights(frame[columns.weight], columns.weight)
@@ -283,11 +250,13 @@ def missing_columns(names: Sequence[str], columns: Sequence[str]) -> list[str]:
     return [*problems[:-1], *(f"{problem} The columns are: {shown}." for problem in problems[-1:])]
 
 
-def read_score_column(column: "pd.Series[object]", name: str, logits: bool = False) -> tuple[FloatArray, list[str]]:
-    """The scores or logits in a column, and their problems."""
-    numbers = to_numbers(column)
-    empty = column.isna().to_numpy()
-    text = ~empty & np.isnan(numbers)
+def read_score_column(
+    column: "pd.Series[object]", name: str, logits: bool = False, labelled: BoolArray | bool = True
+) -> tuple[FloatArray, list[str]]:
+    """The scores or logits in a column, and their problems in the rows that are labelled."""
+    numbers = np.where(labelled, to_numbers(column), np.nan)
+    empty = labelled & column.isna().to_numpy()
+    text = labelled & ~empty & np.isnan(numbers)
     with np.errstate(invalid="ignore"):
         outside = np.isinf(numbers) if logits else (numbers < 0) | (numbers > 1)
     problems = []
@@ -370,11 +339,13 @@ def _is_nested(value: object) -> bool:
     return pd.api.types.is_list_like(value) or (hasattr(value, "__array__") and not np.isscalar(value))
 
 
-def frame_from_arrays(arrays: Mapping[str, object], attribute: str, bins: Sequence[float] | None) -> tuple[pd.DataFrame, dict[str, Any]]:
+def frame_from_arrays(
+    arrays: Mapping[str, object], attribute: str, bins: Sequence[float] | None, labels: Sequence[str] | None = None
+) -> tuple[pd.DataFrame, dict[str, Any]]:
     """A frame of lists, arrays or tensors (n,) by their role, and its columns by role; groups are called as the attribute, labels y.
 
-    Floating-point numbers keep their type, which `precision_problem` needs. Raises `BadInput` if lengths differ, since pandas would fill
-    up the shorter ones.
+    With the names of `labels`, these are an array (n, labels). Floating-point numbers keep their type, which `precision_problem` needs.
+    Raises `BadInput` if lengths differ, since pandas would fill up the shorter ones.
     """
     roles = {role: {"label": "y", "group": attribute}.get(role, role) for role, values in arrays.items() if values is not None}
     columns: dict[str, pd.Series[Any]] = {}
@@ -391,13 +362,20 @@ def frame_from_arrays(arrays: Mapping[str, object], attribute: str, bins: Sequen
                 problem = f"{name} cannot be read as one value per row: {error}. Make it an array first, as with .float().numpy()"
                 raise BadInput(problem) from error
             array = array if array.dtype.kind == "f" else np.asarray(values, dtype=object)
-        if array.ndim != 1:
-            raise BadInput(f"{name} has shape {array.shape}; one value per row is needed, shape (n,)")
-        columns[name] = pd.Series(array)
+        if role == "label" and labels is not None:
+            if array.ndim != 2 or array.shape[1] != len(labels):
+                raise BadInput(f"{len(labels)} labels ({', '.join(labels)}) need y of shape (n, {len(labels)}); got {array.shape}")
+            columns |= {label: pd.Series(column) for label, column in zip(labels, array.T, strict=True)}
+        elif array.ndim != 1:
+            advice = ", or labels=[...], which names the columns" if role == "label" else ""
+            raise BadInput(f"{name} has shape {array.shape}; one value per row is needed, shape (n,){advice}")
+        else:
+            columns[name] = pd.Series(array)
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
         raise BadInput(f"arrays of the same rows have the same length; got {', '.join(f'{n:,} in {name}' for name, n in lengths.items())}")
-    return pd.DataFrame(columns), {**roles, "bins": None if bins is None else {attribute: bins}}
+    others = {"bins": None if bins is None else {attribute: bins}, "label": roles["label"] if labels is None else list(labels)}
+    return pd.DataFrame(columns), {**roles, **others}
 
 
 def _affected_rows(rows: BoolArray) -> str:

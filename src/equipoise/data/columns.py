@@ -6,7 +6,6 @@ Importing this module imports neither numpy nor pandas, because the command line
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import BeforeValidator, ValidationInfo
@@ -46,29 +45,24 @@ class LabelKind(StrEnum):
         return "class" if self.argmax else "label"
 
 
-def _list(value: Any) -> list[Any] | None:
-    """The values of a list, an array or an index; None for anything else."""
-    known = isinstance(value, (list, tuple)) or {"ndarray", "Index"} & set(map(attrgetter("__name__"), type(value).__mro__))
-    return list(value) if known else None
+def _values(value: Any) -> tuple[Any, ...]:
+    """The values of a list, an array or an index, or the only value; none for None, which as a reference stands for the largest group."""
+    several = {"list", "tuple", "ndarray", "Index"} & {kind.__name__ for kind in type(value).__mro__}
+    return () if value is None else tuple(value) if several else (value,)
 
 
 def _names(value: Any, info: ValidationInfo) -> tuple[str, ...]:
     """The names of one or several columns; raises an error if they are for example the columns themselves."""
-    names = [] if value is None else [value] if isinstance(value, str) else _list(value)
-    if names is None or not all(isinstance(name, str) for name in names):
+    names = _values(value)
+    if not all(isinstance(name, str) for name in names):
         raise BadInput(f"{info.field_name} must be the name of a column or a list of names; got {type(value).__name__}")
-    return tuple(names)
+    return names
 
 
 def _name(value: Any, info: ValidationInfo) -> str | int | None:
     if not isinstance(value, (str, int, type(None))):
         raise BadInput(f"{info.field_name} must be the name of a column; got {type(value).__name__}")
     return value
-
-
-def _values(value: Any) -> tuple[Any, ...]:
-    """One value or several; a reference may be None, which stands for the largest group."""
-    return () if value is None else tuple(values) if (values := _list(value)) is not None else (value,)
 
 
 def _bins(value: Any, info: ValidationInfo) -> dict[str, Any]:
@@ -79,16 +73,19 @@ def _bins(value: Any, info: ValidationInfo) -> dict[str, Any]:
         texts = _names(value, info)
     except BadInput:
         raise BadInput(f"bins must be the edges by column, as in {{'age': [40, 60, 80]}}; got {value!r}") from None
-    from equipoise.data.attribute import read_bins
+    from equipoise.data.attribute import parse_edges
 
     problems: list[str] = []
     edges: dict[str, Any] = {}
     for text in texts:
-        with collecting(problems):
-            name, numbers = read_bins(text)
-            if name in edges:
-                problems.append(f"bins (--bins) of {name} were given twice. Give each column once.")
-            edges[name] = numbers
+        name, _, numbers = text.rpartition("=")
+        if not name:
+            problems.append(f"--bins must be COLUMN=EDGE,EDGE,... as in age=40,60,80; got {text!r}")
+        elif name in edges:
+            problems.append(f"bins (--bins) of {name} were given twice. Give each column once.")
+        else:
+            with collecting(problems):
+                edges[name] = parse_edges([edge.strip() for edge in numbers.split(",")], name)
     raise_all(problems)
     return edges
 
@@ -193,6 +190,9 @@ class Columns(Specification):
         if self.reference and len(self.reference) != len(self.group):
             count, found = len(self.group), list(self.reference)
             problems.append(f"{count} group columns need {count} references, one each in the same order; got {len(found)}: {found}")
+        if self.score and self.label and len(self.score) != len(self.label):
+            counts = f"{len(self.label)} --label and {len(self.score)} --score"
+            problems.append(f"{counts} do not match; give one score per label, in the same order")
         names = list(map(str, self.classes))
         problems += [f"class {name!r} was named twice. Name each class once." for name in repeated(names)]
         if len(names) == 1:

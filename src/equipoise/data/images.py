@@ -138,7 +138,7 @@ class Images(Inputs):
         transform, skip_broken = options.pop("transform", None), options.pop("skip_broken", False)
         threads = max(1, options.pop("workers", None) or min(16, os.cpu_count() or 1))
         limit = ImageLimit(options.pop("max_pixels", MAX_PIXELS), threads)
-        job = DecodingJob(sources, limit, options.pop("cache", None), options.pop("progress", None))
+        job = DecodingJob(sources, limit, options.pop("cache", None), options.pop("progress", None) or (lambda _: None))
         channels = options.get("channels")
         given = [name for name, value in options.items() if value is not None and len(np.atleast_1d(value)) and name != "channels"]
         if transform is not None and given:
@@ -293,11 +293,7 @@ class DecodingJob:
     sources: Sequence[Source]
     limit: ImageLimit
     cache: str | Path | None
-    progress: Callable[[int], None] | None
-
-    def report(self, images: int) -> None:
-        if self.progress is not None:
-            self.progress(images)
+    progress: Callable[[int], None]
 
 
 def _decode_pixels(job: DecodingJob, how: Preprocessing) -> tuple[npt.NDArray[Any], dict[int, Broken]]:
@@ -311,7 +307,7 @@ def _decode_pixels(job: DecodingJob, how: Preprocessing) -> tuple[npt.NDArray[An
         nonlocal done, reported
         done += more
         if done > reported:
-            job.report(done - reported)
+            job.progress(done - reported)
             reported = done
 
     def decode_all(colour: bool) -> tuple[npt.NDArray[Any], dict[int, Broken]]:
@@ -388,7 +384,7 @@ def fill(out: npt.NDArray[Any], job: DecodingJob, make: Make, workers: Executor 
         tasks = [pool.submit(fill_chunk, start) for start in range(0, len(sources), IMAGES_AT_ONCE)]
         try:
             for task in tasks:
-                job.report(task.result())
+                job.progress(task.result())
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
@@ -562,7 +558,7 @@ def cached(job: DecodingJob, make: Make, settings: object, shape: tuple[int, ...
         path = folder / f"{key.hexdigest()}.npy"
         stored = _read_cached(path, job, make, shape)
         if stored is not None:
-            job.report(len(sources))
+            job.progress(len(sources))
         else:
             with atomic_path(path, follow=False) as temporary:
                 check_disk_space(folder, shape, np.uint8)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import pandas as pd
@@ -17,7 +17,7 @@ from equipoise.data.cohort import Cohort, Scores, cohort_from_images, cohort_fro
 from equipoise.data.column_values import missing_columns
 from equipoise.data.columns import Columns
 from equipoise.data.preprocessing import IMAGE_COLUMNS, ImageFolder
-from equipoise.data.table_files import as_parsed, column_names, read_table
+from equipoise.data.table_files import column_names, read_table
 from equipoise.errors import BadInput, did_you_mean, raise_all
 
 if TYPE_CHECKING:
@@ -74,22 +74,7 @@ def read_cohort(
     frame = read_table(path, text=text, words=columns.words, limit=columns.max_table_bytes)
     if images.folder is not None:
         return _read_images(frame, path.name, columns, images, images.folder, progress)
-    features = columns.features or tuple(c for c in frame.columns if c not in {*columns.used, columns.id})
-    problems: list[str] = []
-    # Values that a network cannot use. Nothing is imputed, because only the network's owner knows how that was done in training.
-    for feature in () if columns.raw else (c for c in features if c in frame.columns):
-        column: Any = as_parsed(frame[feature]) if feature in text else frame[feature]
-        where = f"input column {column.name!r}"
-        if column.dtype.kind not in "biuf":
-            problems.append(f"{where} holds no numbers. Encode it as in training, or list the inputs with data.features (features=).")
-        elif bad := int((~np.isfinite(column.to_numpy(dtype=float, na_value=np.nan))).sum()):
-            problems.append(f"{where}: {bad:,} of {len(column):,} rows are empty or infinite. Fill them in as in training.")
-    try:
-        cohort = cohort_from_table(frame, columns.changed(features=features), path.name, text=text, scale=False)
-    except BadInput as error:
-        raise BadInput(*error.problems, *problems, source=path.name) from None
-    raise_all(problems, path.name)
-    return ReadCohort(cohort)
+    return ReadCohort(cohort_from_table(frame, columns, path.name, text=text, scale=False, only_numbers=not columns.raw))
 
 
 def scan_scores(path: str | Path, columns: Columns) -> "dict[str, Scan]":

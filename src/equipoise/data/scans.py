@@ -109,10 +109,8 @@ def _parquet_parts(
 def _csv_parts(
     file: Path, where: str, requested: Sequence[str], required: Sequence[str], columns: Columns
 ) -> Iterator[tuple[int, ColumnsRead]]:
-    with _open_unzipped(file) as stream:
-        table_files.check_no_workbook(stream.read(8), file)
     with _open_unzipped(file) as stream, _Metered(stream, where) as metered:
-        encoding = table_files.encoding_of(metered)
+        encoding = table_files.encoding_of(metered, file)
     if encoding is None:  # Windows-1252 is supported only for a file that is read as a whole
         raise BadInput(f"{where} is not UTF-8, as a CSV file that is read in batches must be. Export it as UTF-8 or as Parquet.")
     dialect = table_files.csv_format(_open_unzipped(file), encoding, file)
@@ -382,10 +380,8 @@ class _TableCoder:
             y[:, k], label_problems = column_values.parse_label(
                 found[label_column], label_column, columns.positive, unknown_allowed=len(self.labels) > 1
             )
-            known, scores = y[:, k] != column_values.UNKNOWN, found[score_column]
-            score[known, k], score_problems = column_values.read_score_column(
-                scores if known.all() else scores[known], score_column, columns.logits
-            )
+            known = y[:, k] != column_values.UNKNOWN
+            score[:, k], score_problems = column_values.read_score_column(found[score_column], score_column, columns.logits, known)
             problems += label_problems + score_problems
         if columns.weight is not None:
             rows["weight"], weight_problems = column_values.read_weights(found[columns.weight], columns.weight)

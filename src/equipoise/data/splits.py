@@ -7,7 +7,7 @@ than the repeated rows within each set explain.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from hashlib import blake2b
 from typing import Any, Self, TypeVar, cast
@@ -41,24 +41,28 @@ SHADES = 16  # different bytes in an image that is more than a blank one
 EXAMPLES_SHOWN = 5  # in a message
 FIRST_COLUMNS = 4  # by which equal rows of a table are first sought: comparing hundreds of columns takes seconds
 HashArray = npt.NDArray[np.uint64]
-ROW_FIELDS = ("y", "targets", "score", "logit", "patients", "ids", "weight")  # fields with one entry per row
-INPUT_FIELDS = ("source", "features")  # fields whose rows are taken by their own `take`
 
 
 class Grouped:
     """Rows with a label, groups and patients: a `Cohort` or `Scores`, which are frozen dataclasses with these fields."""
 
     y: IntArray
+    targets: IntArray  # (n, labels), of a cohort
     attributes: tuple[Attribute, ...]
     patients: ObjectArray | None
     ids: ObjectArray
     name: str
-    weight: FloatArray | None
     labels: tuple[str, ...] = UNNAMED_LABEL
     kind: LabelKind = LabelKind.LABELS
 
     def __len__(self) -> int:
         return len(self.y)
+
+    def described(self) -> str:
+        """The number of rows, patients and positives, and the rows of each group; no value of any row, which may be a patient's."""
+        of_patients = "" if self.patients is None else f" of {len(set(self.patients)):,} patients"
+        rows = [f"{len(self):,} rows{of_patients}", f"{int((self.y == 1).sum()):,} positive"]
+        return ", ".join([*rows, *map(repr, self.attributes)])
 
     @cached_property
     def attribute(self) -> Attribute:
@@ -105,7 +109,7 @@ class Grouped:
     @property
     def outcome(self) -> IntArray:
         """What the classifier predicts for each row (n,): the label as 0 or 1, or the position of the class."""
-        return self.y
+        return self.targets.argmax(1) if self.kind.argmax else self.y
 
     def content(self) -> tuple[str, Any, IntArray | None]:
         """What the rows contain, by which equal rows are found: its kind, a frame or arrays (m, ...), and the positions in these."""
@@ -122,11 +126,11 @@ class Grouped:
 
     def take(self, index: object, name: str | None = None) -> Self:
         """The selected rows, by position or mask."""
-        rows = np.arange(len(self))[np.asarray(index)]
-        there = {field: values for field in (*ROW_FIELDS, *INPUT_FIELDS) if (values := getattr(self, field, None)) is not None}
-        taken = {field: values.take(rows) if field in INPUT_FIELDS else values[rows] for field, values in there.items()}
+        rows, made = np.arange(len(self))[np.asarray(index)], cast(Any, self)
+        fields_by_row = {field.name: values for field in fields(made) if hasattr(values := getattr(self, field.name), "take")}
+        taken = {field: values[rows] if isinstance(values, np.ndarray) else values.take(rows) for field, values in fields_by_row.items()}
         attributes = tuple(a.take(rows) for a in self.attributes)
-        return cast(Self, replace(cast(Any, self), name=name or self.name, attributes=attributes, **taken))
+        return cast(Self, replace(made, name=name or self.name, attributes=attributes, **taken))
 
     def hold_out(self, fraction: float = 0.3, *, seed: int = 0) -> tuple[Self, Self]:
         """The repair set of these rows, and the test set with this fraction of their patients; see `hold_out_each`.

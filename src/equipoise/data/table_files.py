@@ -253,8 +253,7 @@ def column_names(path: str | Path) -> list[str]:
 def _read_csv(path: Path, limit: int) -> "tuple[bytes, CsvFormat]":
     """The content of a CSV file, and its dialect. Text that is not UTF-8 or UTF-16 is read as Windows-1252, unless it is damaged UTF-8."""
     raw = read_bytes(path, limit)
-    check_no_workbook(raw[:8], path)
-    encoding = encoding_of(BytesIO(raw))
+    encoding = encoding_of(BytesIO(raw), path)
     if encoding is None:
         text = raw.decode("utf-8", errors="replace")
         bad = text.count("\ufffd")
@@ -317,12 +316,6 @@ def is_large(path: str | Path, limit: int | None = None) -> bool:
     with suppress(Exception):
         return parquet_bytes(*parquet_header(path)) > MAX_TABLE_BYTES
     return False
-
-
-def check_no_workbook(head: bytes, path: Path) -> None:
-    """Raises `BadInput` if the first bytes of a file are those of a workbook."""
-    if head.startswith(WORKBOOKS):
-        raise BadInput(f"{path} is an Excel workbook (or another archive), not a CSV file. Save the sheet as CSV first.")
 
 
 @dataclass(frozen=True)
@@ -409,9 +402,12 @@ def csv_format(stream: BinaryIO, encoding: str, path: Path) -> CsvFormat:
     return CsvFormat(path, encoding, separator, skip, skip_space, tuple(raw_names), tuple(names))
 
 
-def encoding_of(stream: BinaryIO | io.RawIOBase) -> str | None:
-    """The encoding of a text, UTF-16 or UTF-8, or None if it is neither. Reads the stream to its end."""
-    if stream.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+def encoding_of(stream: BinaryIO | io.RawIOBase, path: Path) -> str | None:
+    """The encoding of a text, UTF-16 or UTF-8, or None if it is neither. Reads the stream to its end. Raises `BadInput` for a workbook."""
+    head = stream.read(8) or b""
+    if head.startswith(WORKBOOKS):
+        raise BadInput(f"{path} is an Excel workbook (or another archive), not a CSV file. Save the sheet as CSV first.")
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
     stream.seek(0)
     decoder = codecs.getincrementaldecoder("utf-8")()

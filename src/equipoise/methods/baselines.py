@@ -29,8 +29,7 @@ a function of a seed that returns the network as it was before training. After e
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -38,8 +37,8 @@ import numpy as np
 from equipoise.data import child_seed
 from equipoise.errors import BadInput, pick
 from equipoise.measures import FloatArray, is_quotient, labels_needed
-from equipoise.methods.contract import ALL_AT_ONCE, Objective, Rng, Speed, Step, Steps, Work, by_goal, method, unknown_work, within_gap
-from equipoise.methods.evaluation import Data, Evaluation, Label, single_precision
+from equipoise.methods.contract import ALL_AT_ONCE, Rng, Speed, Step, Steps, Work, method, unknown_work, within_gap
+from equipoise.methods.evaluation import Data, Evaluation, single_precision
 from equipoise.methods.goal import Goal
 from equipoise.methods.step_control import adaptive, check_schedule, scheduled_unit
 
@@ -81,7 +80,7 @@ class RandomSettings:
     settings=RandomSettings,
     title="the best of 101 random perturbations of the weights (Savani et al.)",
     paper=SAVANI,
-    objective=within_gap,
+    within=within_gap,
     labels=ALL_AT_ONCE,
     cost=lambda speed, settings: Work(len(speed.repair) * (1 + settings.trials), settings.trials, f"{settings.trials} perturbed networks"),
     effort=2.0,
@@ -116,13 +115,6 @@ class FinetuneSettings:
         pick("epoch to keep of adversarial-finetune", self.restore, ("best", "last"))
 
 
-def objective(goals: Sequence[Goal], settings: FinetuneSettings) -> Objective:
-    """The best epoch within the maximum |gap|, or the last one; in the adaptive schedule, the best step by the goal."""
-    if settings.schedule == "adaptive":
-        return by_goal(goals, settings)
-    return replace(within_gap(goals, settings), last=settings.restore == "last")
-
-
 def finetune_cost(speed: Speed, settings: FinetuneSettings) -> Work:
     """The work: mini-batches for the critic and for the network, and one evaluation per epoch, or per trial of the adaptive schedule."""
     rows, batch = len(speed.repair), min(settings.batch, len(speed.repair))
@@ -140,7 +132,8 @@ def finetune_cost(speed: Speed, settings: FinetuneSettings) -> Work:
     settings=FinetuneSettings,
     title="fine-tuning against a critic of the gap (Savani et al.)",
     paper=SAVANI,
-    objective=objective,
+    within=lambda goals, settings: within_gap(goals, settings) if settings.schedule == "paper" else None,
+    last=lambda settings: settings.schedule == "paper" and settings.restore == "last",
     counts=scheduled_unit,
     cost=finetune_cost,
     effort=12.0,
@@ -186,7 +179,7 @@ class _Turns:
 
         s = settings
         self.model = model
-        self.max_gap = (within_gap([goal], s).max_gap or 0.0) if s.schedule == "paper" else 0.0
+        self.max_gap = within_gap([goal], s) if s.schedule == "paper" else 0.0
         self.weight = s.weight
         self.follow(data.functional(data.start))
         self.y = single_precision(data.labels[0].y)
@@ -309,7 +302,7 @@ def training_cost(speed: Speed, settings: TrainingSettings) -> Work:
     settings=TrainingSettings,
     title="training from scratch against an adversary (Zhang et al.)",
     paper=ZHANG,
-    objective=within_gap,
+    within=within_gap,
     start=fresh,
     needs_train=True,
     takes_train=True,
@@ -320,51 +313,35 @@ def training_cost(speed: Speed, settings: TrainingSettings) -> Work:
 )
 def adversarial_training(model: Repairable, data: Data, goal: Goal, settings: TrainingSettings, rng: Rng) -> Steps:
     """A step per epoch of training from scratch."""
+    import torch
+    from torch.nn import functional as F
+
+    from equipoise.models import OPTIMISERS, Critic
+
     assert data.train is not None  # the method needs the training set
-    game = _Game(model, data.train.labels[0], settings, rng)
+    labels = data.train.labels[0]
+    needed, all_y, groups = labels_needed(labels.measure), single_precision(labels.y), torch.from_numpy(labels.codes)
+    about = np.isin(labels.y, needed) if len(needed) == 1 else np.ones_like(labels.y, bool)  # rows that the measure is about
+    all_seen, conditional = single_precision(about) * (groups >= 0), len(needed) == 2
+    shuffle, dropout = rng("shuffle"), rng("dropout")
+    with torch.no_grad():
+        device = model.scores_and_features(torch.zeros(2, dtype=torch.int64))[0].device
+    adversary = Critic([4 if conditional else 2, settings.width, len(labels.levels)], rng("adversary")).to(device)
+    adversary_optimiser = OPTIMISERS[settings.optimiser](adversary.parameters(), lr=settings.learning_rate)
+    optimiser = model.optimiser(settings.optimiser, settings.learning_rate)
     for epoch in range(1, settings.epochs + 1):
-        game.epoch()
-        yield Step(epoch, (epoch, settings.epochs))
-
-
-class _Game:
-    """The training of predictor and adversary."""
-
-    def __init__(self, model: Repairable, labels: Label, settings: TrainingSettings, rng: Rng) -> None:
-        import torch
-
-        from equipoise.models import OPTIMISERS, Critic
-
-        self.model, self.settings, needed = model, settings, labels_needed(labels.measure)
-        self.y, self.group = single_precision(labels.y), torch.from_numpy(labels.codes)
-        seen = np.isin(labels.y, needed) if len(needed) == 1 else np.ones_like(labels.y, bool)  # rows that the measure is about
-        self.seen = single_precision(seen) * (self.group >= 0)
-        self.conditional = len(needed) == 2
-        levels = len(labels.levels)
-        self.shuffle, self.dropout = rng("shuffle"), rng("dropout")
-        inputs = 4 if self.conditional else 2
-        with torch.no_grad():
-            device = model.scores_and_features(torch.zeros(2, dtype=torch.int64))[0].device
-        self.adversary = Critic([inputs, settings.width, levels], rng("adversary")).to(device)
-        self.adversary_optimiser = OPTIMISERS[settings.optimiser](self.adversary.parameters(), lr=settings.learning_rate)
-        self.optimiser = model.optimiser(settings.optimiser, settings.learning_rate)
-
-    def epoch(self) -> None:
-        """Trains both on every mini-batch."""
-        import torch
-        from torch.nn import functional as F
-
-        for index in self.model.batches(self.shuffle, self.settings.batch, 2):  # batch norm has no variance of one row
-            f, _ = self.model.scores_and_features(index, generator=self.dropout)
-            y = self.y[index].to(f.device)
+        for index in model.batches(shuffle, settings.batch, 2):  # batch norm has no variance of one row
+            f, _ = model.scores_and_features(index, generator=dropout)
+            y = all_y[index].to(f.device)
             loss = F.binary_cross_entropy(f, y, reduction="none").mean()
             logit = f.clamp(1e-6, 1 - 1e-6).logit()
-            inputs = [f, logit, f * y, logit * y] if self.conditional else [f, logit]
-            prediction = self.adversary(torch.stack(inputs, dim=1)).T[None]  # (1, groups, rows)
+            inputs = [f, logit, f * y, logit * y] if conditional else [f, logit]
+            prediction = adversary(torch.stack(inputs, dim=1)).T[None]  # (1, groups, rows)
             # The mean cross-entropy of the attribute, over the rows that the measure is about.
-            seen, group = self.seen[index].to(f.device), self.group[index].clamp(min=0).to(f.device)
+            seen, group = all_seen[index].to(f.device), groups[index].clamp(min=0).to(f.device)
             entropy = F.cross_entropy(prediction, group[None], reduction="none")[0]
             adversary_loss = (entropy * seen).sum() / seen.sum().clamp(min=1.0)
-            self.model.adversarial_gradient(loss, adversary_loss, list(self.adversary.parameters()), self.settings.weight)
-            self.optimiser.step()
-            self.adversary_optimiser.step()
+            model.adversarial_gradient(loss, adversary_loss, list(adversary.parameters()), settings.weight)
+            optimiser.step()
+            adversary_optimiser.step()
+        yield Step(epoch, (epoch, settings.epochs))

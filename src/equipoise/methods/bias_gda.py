@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from equipoise.errors import pick
-from equipoise.methods.contract import ALL_AT_ONCE, Rng, Steps, method
+from equipoise.methods.contract import ALL_AT_ONCE, MARCINKEVICS, Rng, Steps, method
 from equipoise.methods.evaluation import Data, Evaluation, single_precision
 from equipoise.methods.goal import Goal
 from equipoise.methods.step_control import check_schedule, scheduled, scheduled_unit, scheduled_work
@@ -31,13 +31,6 @@ if TYPE_CHECKING:
     from equipoise.models import Repairable
 
 PAPER_EPOCHS = 200  # of the paper's schedule
-
-MARCINKEVICS = """@inproceedings{marcinkevics2022debiasing,
-  title     = {Debiasing Deep Chest {X}-Ray Classifiers using Intra- and Post-processing Methods},
-  author    = {Marcinkevics, Ricards and Ozkan, Ece and Vogt, Julia E.},
-  booktitle = {Proceedings of the 7th Machine Learning for Healthcare Conference},
-  year      = {2022}
-}"""
 
 
 @dataclass(frozen=True)

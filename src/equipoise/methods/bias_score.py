@@ -29,7 +29,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
 
 import numpy as np
 from scipy.special import expit, softmax
@@ -39,7 +39,7 @@ from equipoise.errors import BadInput, pick
 from equipoise.measures import QUOTIENTS, FloatArray, Rule, is_quotient, performance_values, terms, worst_gap
 from equipoise.methods.choosing import WORST, plain_rule, refused, select
 from equipoise.methods.contract import ONE_BY_ONE, Fit, FitStep, Kind, Rng, Speed, Work, method
-from equipoise.methods.evaluation import Label, LabelResult, decided_at, frame, trace_row
+from equipoise.methods.evaluation import Label, LabelResult, decided_at, trace_of
 from equipoise.methods.goal import Goal, Note
 from equipoise.methods.rules import Cut, FittedRule, Groups
 
@@ -168,10 +168,10 @@ def probes_seconds(model: nn.Module | None, cohort: Rows, settings: BiasScoreSet
     from equipoise.methods.blind_rule import probe_inputs
     from equipoise.models import ReadOnce, probe_seconds, product_device
 
-    images = isinstance(cohort, Cohort) and len(cohort.inputs.shape) > 2
+    images = model is not None and len(cast(Cohort, cohort).inputs.shape) > 2
     few = cohort.take(range(min(len(cohort), MEASURED[images])))
-    network = None if model is None or isinstance(few, Scores) else ReadOnce(model, few.inputs)
-    x, _ = probe_inputs(few, read_by(model, few, settings), network)
+    network = None if model is None else ReadOnce(model, cast(Cohort, few).inputs)
+    x, _ = probe_inputs(few, read_by(network, settings), network)
     folds, rows, groups = settings.folds, len(cohort), len(cohort.attribute.levels)
     device = None if network is None else product_device(network.model, network.inputs, rows * x.shape[1])
     label_seconds = probe_seconds(x, few.y, 2, folds, rows, device)
@@ -179,13 +179,13 @@ def probes_seconds(model: nn.Module | None, cohort: Rows, settings: BiasScoreSet
     return label_seconds + (probes - 1) * group_seconds
 
 
-def read_by(model: nn.Module | None, rows: Rows, settings: BiasScoreSettings) -> Reading:
+def read_by(network: ReadOnce | None, settings: BiasScoreSettings) -> Reading:
     """The inputs of the probes: the network's inputs and layers, by the settings; for scores without a network, the named columns."""
     from equipoise.models import Reading, reading_of
 
-    if model is None or isinstance(rows, Scores):
+    if network is None:
         return Reading((), inputs=True)
-    return reading_of(model, rows.inputs, settings.depth, settings.layers)
+    return reading_of(network.model, network.inputs, settings.depth, settings.layers)
 
 
 @method(
@@ -220,12 +220,12 @@ def bias_score(
     from equipoise.models import BiasScore, ReadOnce, bias_scores, folds_of, output_kind, predict
 
     label = Label.of(cohort, goal)
-    if network is None and model is not None and isinstance(cohort, Cohort):
-        network = ReadOnce(model, cohort.inputs)
+    if network is None and model is not None:
+        network = ReadOnce(model, cast(Cohort, cohort).inputs)
     original = predict(model, cohort, raw=None if network is None else network.raw()).score
     start = label.original(original)
     kept, start = label.keeping(decided_at(original, start.threshold), start)
-    reading = read_by(model, cohort, settings)
+    reading = read_by(network, settings)
     problem = probed(cohort, goal, reading, folds_of(cohort, settings.folds, rng.seed), network, train)
     # The minimum performance is counted from the held-out probes at no cost: what they lack there is not lost by the repair.
     plain = label.evaluate(problem.held_out.chance).performance
@@ -245,20 +245,20 @@ def bias_score(
 
     steps = parity_path(problem, settings.steps, evaluate) if quotient else path(problem, settings.steps)
     results = [start, *(evaluate(problem.priced(problem.held_out, step.costs), step.max_gap) for step in steps)]
-    held_out = frame([trace_row(number, result) for number, result in enumerate(results)])
+    held_out = trace_of(results, range(len(results)))
     # The network or rule that each step would deliver, and the decisions (steps + 1, n) of that very network, in its precision.
     cuts, networks = held_out["threshold"].tolist(), list[BiasScore]()
     plain_rules = [plain_rule(BIAS_SCORE, cut, cohort, stated) for cut in cuts[1:]]
     rules: list[Rule] = [*plain_rules]
     if network is None:
-        assert isinstance(cohort, Scores)  # a cohort comes with a network
-        rules = [rule_of(problem, step.costs, rule.value, rule.origin) for step, rule in zip(steps, plain_rules, strict=True)]
-        decisions = np.stack([original >= cuts[0], *(rule.decide(cohort) for rule in rules)]).astype(np.float64)
+        scores = cast(Scores, cohort)
+        rules = [rule_of(problem, scores, step.costs, rule.value, rule.origin) for step, rule in zip(steps, plain_rules, strict=True)]
+        decisions = np.stack([original >= cuts[0], *(rule.decide(scores) for rule in rules)]).astype(np.float64)
     else:
         kept_model, kind = copy.deepcopy(network.model), output_kind(network.model, network.inputs)
         networks = [BiasScore(kept_model, reading, problem.heads, step.costs, kind).eval() for step in steps]
-        scores = bias_scores(networks, network.shown(reading)) if networks else []
-        decisions = np.stack([score >= cut for score, cut in zip([original, *scores], cuts, strict=True)]).astype(np.float64)
+        by_network = bias_scores(networks, network.shown(reading)) if networks else []
+        decisions = np.stack([score >= cut for score, cut in zip([original, *by_network], cuts, strict=True)]).astype(np.float64)
     eligible = held_out.copy()
     eligible.loc[refused(decisions, codes), ["gap", "performance"]] = WORST  # constant decisions are not chosen
     selection = select(eligible, settled)
@@ -285,12 +285,10 @@ def bias_score(
     return Fit(chosen.rule, trace, selection.row, why, met, stated, used, chosen.model, tuple(fit_steps))
 
 
-def rule_of(problem: Problem, prices: FloatArray, threshold: float, origin: str) -> BiasScoreRule:
-    """The rule of probes that were fitted to scores and their columns, with these costs (rates, groups)."""
-    scores, heads = problem.cohort, problem.heads
-    assert isinstance(scores, Scores)  # a cohort gets a network with heads instead
+def rule_of(problem: Problem, scores: Scores, prices: FloatArray, threshold: float, origin: str) -> BiasScoreRule:
+    """The rule of probes that were fitted to these scores and their columns, with these costs (rates, groups)."""
     assert scores.features is not None  # checked before the probes were fitted
-    encoder, task = scores.features.fitted(), heads.task
+    heads, encoder, task = problem.heads, scores.features.fitted(), problem.heads.task
     return BiasScoreRule(
         threshold,
         scores.attribute.levels,

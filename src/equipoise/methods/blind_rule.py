@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 from scipy.special import logit as logit_of
@@ -164,14 +164,14 @@ def probed(
     x, label_inputs = probe_inputs(cohort, reading, network)
     device = None if network is None else product_device(network.model, network.inputs, x.size)
     y, codes, groups = cohort.y, cohort.attribute.codes, len(cohort.attribute.levels)
-    images = isinstance(cohort, Cohort) and len(cohort.inputs.shape) > 2
+    images = network is not None and len(network.inputs.shape) > 2
     finest = FAINT * float(np.median(x.std(0))) if images else 0.0
     task = fit_probe(label_inputs, y, 2, folds, free=1, finest=finest, device=device)
     labels = (1, 0) if is_quotient(goal.measure) else tuple(RATES[rate] for rate in terms(goal.measure))
     rows = [(codes >= 0) & ((y == label) if label is not None else True) for label in labels]
     more = None
-    if train is not None and network is not None and isinstance(cohort, Cohort) and min(here.sum() for here in rows) <= FEW_WITH_LABEL:
-        more = training_rows(network.model, train, cohort, reading)
+    if train is not None and network is not None and min(here.sum() for here in rows) <= FEW_WITH_LABEL:
+        more = training_rows(network.model, train, cast(Cohort, cohort), reading)
     probes = tuple(
         _group_probe(x, codes, groups, folds, here, label, more, finest, device) for here, label in zip(rows, labels, strict=True)
     )

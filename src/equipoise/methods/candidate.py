@@ -6,7 +6,7 @@ held-out rows, or on cross-fitted decisions (`Candidate.held_out`).
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -137,7 +137,7 @@ class LabelCandidate:
         return self.ran_as or self.method
 
     def _repr_html_(self) -> str:
-        return Candidate.of(self)._repr_html_()
+        return html_of(Candidate({"": self}, self.model))
 
     def __str__(self) -> str:
         held_out = "held_out_gap" in self.trace  # probes also report values of held-out rows
@@ -161,20 +161,14 @@ class Candidate:
 
     labels: Mapping[str, LabelCandidate]  # one label without a name has the key ""
     model: "nn.Module | Predictor | None"  # None: rules for scores without a classifier
-    trace: pd.DataFrame  # one row per step: the largest gap of all labels and their mean performance; of one label, its trace
-    chosen: int  # row of the trace
+    # One row per step: the largest gap of all labels and their mean performance; of one label, always its trace.
+    trace: pd.DataFrame = field(default_factory=pd.DataFrame)
+    chosen: int = 0  # row of the trace
 
-    @classmethod
-    def of(cls, candidate: LabelCandidate, name: str = "") -> "Candidate":
-        """The result of a method for one label."""
-        return cls({name: candidate}, candidate.model, candidate.trace, candidate.chosen)
-
-    def with_labels(self, labels: Mapping[str, LabelCandidate], **changes: Any) -> "Candidate":
-        """The same result with other candidates of its labels; the trace of one label is that of the result."""
-        if len(labels) == 1:
-            (only,) = labels.values()
-            changes |= {"trace": only.trace, "chosen": only.chosen}
-        return replace(self, labels=labels, **changes)
+    def __post_init__(self) -> None:
+        if len(self.labels) == 1:
+            for name in ("trace", "chosen"):
+                object.__setattr__(self, name, getattr(self.only, name))
 
     @property
     def only(self) -> LabelCandidate:
@@ -186,7 +180,8 @@ class Candidate:
 
     def __getitem__(self, label: str) -> "Candidate":
         """The result of one of several labels, as a result of its own."""
-        return Candidate.of(self.labels[pick("label of this result", label, self.labels)], label)
+        own = self.labels[pick("label of this result", label, self.labels)]
+        return Candidate({label: own}, own.model)
 
     __iter__ = None  # a result is no sequence: iterate over `labels`
 

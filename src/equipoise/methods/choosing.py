@@ -27,9 +27,8 @@ half a standard error of the best count as equally good, and the first of them i
 coefficients, come last. The original is taken only if no other method changes anything.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -49,22 +48,19 @@ SAME = 0.5  # methods whose gaps differ by fewer standard errors than this count
 CLEARLY = 2.0  # standard errors by which a randomised rule, or one that needs each patient's group, must be better
 WORST = [np.nan, -1.0]  # gap and performance of a refused step, with which it is never chosen
 IN_USE = "in use today, as given"  # origin of a threshold that was not chosen
+Merit = tuple[int, float]  # of a step: first its tier (1 if the rates are kept, 2 if all goals are met too), then its value within the tier
 
 
 def choose(
-    size: FloatArray,
-    error: FloatArray,
-    fine: BoolArray,
-    equal: Callable[[int, FloatArray, FloatArray], BoolArray],
-    needs: Sequence[tuple[bool, bool]],
-    later: FloatArray,
+    size: FloatArray, error: FloatArray, fine: BoolArray, needs: Sequence[tuple[bool, bool]] = (), later: FloatArray | None = None
 ) -> int | None:
     """The position of the best option; None if none is fine.
 
-    `size` and `error` (labels, options) are |gap| and its standard error. `equal` returns the options that are as good as the one at a
-    position, from their losses and the errors of these. `needs` says whether the rule is randomised, and whether it needs each patient's
-    group; `later` is the rank among equals, the smallest first.
+    `size` and `error` (labels, options) are |gap| and its standard error. `needs` says whether the rule is randomised, and whether it needs
+    each patient's group; without it, no rule differs from the others. With `later`, options within half a standard error of the best are
+    equally good, and this is their rank, the smallest first.
     """
+    needs = needs or [(False, False)] * len(fine)
     upper = size + SURE * error
     worst, options = upper.argmax(0), np.arange(len(fine))
     loss, loss_error = upper[worst, options], error[worst, options]  # of the label where the upper limit is largest
@@ -72,7 +68,8 @@ def choose(
     for own in sorted({needs[k] for k in np.flatnonzero(fine).tolist()}):
         eligible = fine & np.array([other == own for other in needs])
         best = int(np.where(eligible, loss, np.inf).argmin())
-        first = int(np.where(eligible & equal(best, loss, loss_error), later, np.inf).argmin())
+        same = loss - loss[best] <= SAME * loss_error[best] + NOISE
+        first = best if later is None else int(np.where(eligible & same, later, np.inf).argmin())
         if taken is None or least - loss[first] > CLEARLY * loss_error[first] + NOISE:
             taken = first
         least = min(least, float(loss[best]))
@@ -98,36 +95,31 @@ def choose_method(tried: Sequence[Sequence[LabelCandidate]], parts: Sequence[Row
             ]
             in_sample.append(merit(results, [own.goal for own in each]))
         return in_sample.index(max(in_sample))
-    pairs = [list(zip(each, parts, strict=True)) for each in tried]
-    size, error = np.array([[size_and_error(*pair) for pair in each] for each in pairs]).transpose(2, 1, 0)  # (labels, methods)
-    later = np.array([any(few_rows_for_probes(*pair) for pair in each) for each in pairs], dtype=np.float64)
+    values = [[cross_fitted_values(own, part) for own, part in zip(each, parts, strict=True)] for each in tried]
+    size, error, holds, few = np.array(values, dtype=np.float64).transpose(2, 1, 0)  # (labels, methods)
     needs = [(any(own.rule.randomised for own in each), any(own.rule.needs_group for own in each)) for each in tried]
-    fine = np.array([all(performance_holds(own) for own in each) for each in tried]) & ~np.isnan(size).any(0)
+    fine = holds.all(0) & ~np.isnan(size).any(0)
     changed = np.array([any(own.chosen for own in each) for each in tried])
     fine = fine & changed if (fine & changed).any() else fine
-    best = choose(size, error, fine, lambda at, loss, error: loss - loss[at] <= SAME * error[at] + NOISE, needs, later)
+    best = choose(size, error, fine, needs, later=few.max(0))
     if best is None:
         best = int(np.argmax([min(own.trace["performance_honest"].iloc[own.chosen] for own in each) for each in tried]))
     return best
 
 
-def size_and_error(candidate: LabelCandidate, rows: Rows) -> tuple[float, float]:
-    """|gap| of a candidate as the root mean square of its two estimates, and its standard error."""
-    row, held = candidate.trace.iloc[candidate.chosen], candidate.held_out
+def cross_fitted_values(candidate: LabelCandidate, rows: Rows) -> tuple[float, float, bool, bool]:
+    """|gap| of a candidate as the root mean square of its two estimates, its standard error, and two facts.
+
+    The facts are whether performance reaches its minimum, which is counted from that of the original, and whether the candidate is the
+    result of probes, which have many coefficients, on few rows.
+    """
+    row, held, before = candidate.trace.iloc[candidate.chosen], candidate.held_out, float(candidate.trace["performance_honest"].iloc[0])
     assert held is not None  # the caller compares cross-fitted candidates
     held_out_gap = float(StepEstimates.of(held.after[None], rows, candidate.goal).gap[0])
-    return float(np.sqrt((row["gap_honest"] ** 2 + held_out_gap**2) / 2)), float(row["gap_se"])
-
-
-def performance_holds(candidate: LabelCandidate) -> bool:
-    """Whether the cross-fitted performance of the chosen step reaches its minimum, which is counted from that of the original."""
-    values = candidate.trace["performance_honest"]
-    return bool(values.iloc[candidate.chosen] >= performance_limit(candidate.goal, float(values.iloc[0])) - NOISE)
-
-
-def few_rows_for_probes(candidate: LabelCandidate, rows: Rows) -> bool:
-    """Whether a candidate is the result of probes, which have many coefficients, on few rows."""
-    return METHODS[candidate.method].kind == Kind.PROBES and len(rows) < PROBED_ROWS
+    size = float(np.sqrt((row["gap_honest"] ** 2 + held_out_gap**2) / 2))
+    holds = bool(row["performance_honest"] >= performance_limit(candidate.goal, before) - NOISE)
+    few = METHODS[candidate.method].kind == Kind.PROBES and len(rows) < PROBED_ROWS
+    return size, float(row["gap_se"]), holds, few
 
 
 # Steps, by cross-fitted values.
@@ -179,17 +171,11 @@ def choose_step(
     enough = [np.logical_and.reduce([reached >= limit - NOISE for reached, limit in limits]) for limits in needed]
     varied = np.ones(len(steps), bool) if without is None else ~without
     fine = varied & np.logical_and.reduce([*enough, *kept, *~np.isnan(size)])
-    one_se = goals[0].selection == "one-se"
-    later = -np.mean([own.performance for own in each], axis=0) if one_se else np.zeros(len(steps))
-
-    def equal(best: int, loss: FloatArray, _errors: FloatArray) -> BoolArray:
-        if not one_se:
-            smallest: BoolArray = loss <= loss[best]
-            return smallest
-        same = [own - own[best] <= SURE * found.gap_se(against=best) + NOISE for own, found in zip(size, each, strict=True)]
-        return np.logical_and.reduce(same)  # type: ignore[no-any-return]
-
-    row = choose(size, error, fine, equal, [(False, False)] * len(steps), later)  # steps have the rule of their method
+    row = choose(size, error, fine)  # steps have the rule of their method
+    if row is not None and goals[0].selection == "one-se":
+        same = [own - own[row] <= SURE * found.gap_se(against=row) + NOISE for own, found in zip(size, each, strict=True)]
+        performance = np.mean([own.performance for own in each], axis=0)
+        row = int(np.where(fine & np.logical_and.reduce(same), performance, -np.inf).argmax())
     if row is None:
         none: list[Why] = []  # how many steps meet each constraint, and the best performance
         for own, goal, enough_own, kept_own in zip(each, settled, enough, kept, strict=True):
@@ -326,13 +312,6 @@ def too_large(measure: str, size: float, most: float) -> Note:
     return Note("too_large", measure, {"value": float(size), "most": float(most)})
 
 
-class Merit(NamedTuple):
-    """The merit of a step: first its tier (1 if the rates are kept, 2 if all goals are met too), then its value within the tier."""
-
-    tier: int
-    value: float
-
-
 def merits(size: FloatArray, performance: FloatArray, spare: FloatArray, goals: Sequence[Goal]) -> tuple[IntArray, FloatArray]:
     """The tiers and values (steps,) of steps by the settled goals of their labels, from |gap|, performance and margin (labels, steps).
 
@@ -357,7 +336,7 @@ def merit(each: Sequence[LabelResult], goals: Sequence[Goal]) -> Merit:
     rows = [(own.size, own.performance, np.nan if own.spare is None else own.spare) for own in each]
     size, performance, spare = np.array(rows).T[:, :, None]
     tier, value = merits(size, performance, spare, goals)
-    return Merit(int(tier[0]), float(value[0]))
+    return int(tier[0]), float(value[0])
 
 
 def lacking(result: LabelResult, settled: Goal, given: Goal) -> Why:
@@ -379,7 +358,7 @@ def selected_for_all(merits: Sequence[Merit], chosen: Merit, goals: Sequence[Goa
     """The note on a step that was chosen for all labels, with the merits of all eligible steps."""
     limits = {"max_gap" if goal.min_performance is None else "min_performance" for goal in goals}
     numbers = {
-        "qualified": sum(own.tier == 2 for own in merits) if chosen.tier == 2 else 0,
+        "qualified": sum(tier == 2 for tier, _ in merits) if chosen[0] == 2 else 0,
         "of": len(merits),
         "by": "performance" if limits == {"max_gap"} else "gap",
         "performance": goals[0].performance,

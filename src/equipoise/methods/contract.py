@@ -14,23 +14,30 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Any, cast, get_type_hints
 
 import numpy as np
 import pandas as pd
 
 from equipoise.data import Cohort, LabelKind, Rows, generator
-from equipoise.errors import BadInput, UnknownName, pick
+from equipoise.errors import BadInput, UnknownName, pick, raise_all
 from equipoise.measures import FloatArray, Rule, is_quotient
 from equipoise.methods.candidate import Progress
 from equipoise.methods.evaluation import Evaluation, Label
 from equipoise.methods.goal import Goal, Note, Why, keeping, raise_together
+from equipoise.specification import is_real
 
 if TYPE_CHECKING:
     from torch import nn
 
 COUNTS = ("batch", "evals_per_epoch", "trials", "critic_steps", "actor_steps", "width", "folds")  # settings that must be at least 1
-WITHOUT_METHODS = ("blind_rule", "eq_debias", "recalibration", "steps")  # modules that register none: imported by those who use them
+WITHOUT_METHODS = ("blind_rule", "eq_debias", "steps")  # modules that register none: imported by those who use them
+MARCINKEVICS = """@inproceedings{marcinkevics2022debiasing,
+  title     = {Debiasing Deep Chest {X}-Ray Classifiers using Intra- and Post-processing Methods},
+  author    = {Marcinkevics, Ricards and Ozkan, Ece and Vogt, Julia E.},
+  booktitle = {Proceedings of the 7th Machine Learning for Healthcare Conference},
+  year      = {2022}
+}"""  # the paper of this package
 PART_TOO_SMALL = "a part of the repair set is too small for cross-fitted selection: use more data, merge groups, or selection='paper'"
 STANDARD = "standard"  # the original network with its best threshold, with which every method is compared
 ALL_AT_ONCE, ONE_BY_ONE = "all at once", "one by one"  # treatment of the labels of a multi-label network
@@ -104,23 +111,10 @@ class Fit:
     grid: Callable[[], Sequence[Rule]] = list  # without steps: makes the rules between the original and `rule` (see `rules.along`)
 
 
-@dataclass(frozen=True)
-class Objective:
-    """The criterion for choosing a step: the goal; or the best performance within a maximum |gap|, without the original; or the last."""
-
-    max_gap: float | None = None
-    last: bool = False
-
-
-def by_goal(_goals: Sequence[Goal], _settings: Any) -> Objective:
-    """Steps are chosen by the goal, and the original counts as a step."""
-    return Objective()
-
-
-def within_gap(goals: Sequence[Goal], settings: Any) -> Objective:
+def within_gap(goals: Sequence[Goal], settings: Any) -> float:
     """The constrained objective of Savani et al.: best performance with |gap| within the maximum of goal or settings, less a margin."""
     limit = min((goal.max_gap for goal in goals if goal.max_gap is not None), default=settings.max_gap)
-    return Objective(max(0.0, limit - settings.margin))
+    return max(0.0, float(limit - settings.margin))
 
 
 @dataclass(frozen=True)
@@ -139,7 +133,7 @@ class Kind(StrEnum):
     STEPS = "steps"  # (model, data, goal, settings, rng) yields a Step for every state of the network to be evaluated
     RULE = "rule"  # (scores, goal, settings) returns a Fit: a decision rule for the scores of the original network
     PROBES = "probes"  # (model, cohort, goal, settings, rng, train, network outputs if known) returns a Fit with a new network
-    OTHERS = "others"  # (model, cohort, goal, ...) returns a candidate, chosen among those of other methods
+    OTHERS = "others"  # (run), a `MethodRun`, returns a candidate, chosen among those of other methods
 
 
 @dataclass(frozen=True)
@@ -157,7 +151,9 @@ class Method:
     needs_group: bool = False  # its rule needs each patient's group
     selects: bool = True  # chooses among steps, so that cross-fitted selection also runs it on parts of the rows
     quotients: bool = True  # can reduce a gap in PPV or NPV, whose weights change with the decisions
-    objective: Callable[[Sequence[Goal], Any], Objective] = by_goal  # criterion for choosing a step
+    # Steps are chosen by the goal; or by the best performance within this maximum |gap|, without the original; or the last is taken.
+    within: Callable[[Sequence[Goal], Any], float | None] = lambda _goals, _settings: None
+    last: Callable[[Any], bool] = lambda _settings: False
     start: "Callable[[nn.Module, int], nn.Module] | None" = None  # the initial network, from the original and a seed
     needs_gap: bool = False  # does nothing if the gap is zero
     needs_layers: bool = False  # needs the layers of the network, which an exported program no longer has
@@ -170,18 +166,11 @@ class Method:
     weights: bool = False  # takes sample weights
     in_auto: int | None = None  # position in the order in which auto tries methods; None: only on request
     in_auto_scores: int | None = None  # the position for scores without a network
-    acts_from: float | None = None  # smallest gap, in standard errors, on which it acts; None: depends on `needs_group`
+    least_gap: float = LEAST_GAP  # smallest gap, in standard errors, for which its result replaces the original
 
     def repairs(self, kind: LabelKind) -> bool:
         """Whether it can repair several labels, or the classes of one label, which are decided by argmax."""
         return self.labels == ALL_AT_ONCE or (bool(self.labels) and not kind.argmax)
-
-    @property
-    def least_gap(self) -> float:
-        """The smallest gap, in standard errors, for which its result replaces the original."""
-        if self.acts_from is not None:
-            return self.acts_from
-        return GROUP_SURE if self.needs_group else LEAST_GAP
 
     def takes(self, measure: str) -> bool:
         """Whether it can reduce gaps in this measure."""
@@ -194,7 +183,7 @@ class Method:
 
     def unit(self, settings: Mapping[str, Any]) -> str:
         """The unit of its steps with these settings; empty if steps are independent."""
-        return self.counts if isinstance(self.counts, str) else self.counts(self.settings(**settings))
+        return self.counts(self.settings(**settings)) if callable(self.counts) else self.counts
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,20 +210,6 @@ class MethodRun:
     def selection(self) -> str:
         """The selection of all goals."""
         return next(iter(self.goals.values())).selection
-
-    @property
-    def network(self) -> "nn.Module":
-        """The network; raises `BadInput` for scores without a network."""
-        if self.model is None:
-            raise BadInput(f"{self.method.name} changes a network, and scores have none")
-        return self.model
-
-    @property
-    def cohort(self) -> Cohort:
-        """The rows that the network takes; raises `BadInput` for scores without a network."""
-        if not isinstance(self.rows, Cohort):
-            raise BadInput(f"{self.method.name} shows rows to a network, and scores have none")
-        return self.rows
 
     def within(self, share: float) -> "MethodRun":
         """The run with this share of the remaining time."""
@@ -279,7 +254,8 @@ def method(name: str, *, title: str, settings: type[Any] = NoSettings, **about: 
         existing = METHODS.registered.get(name)
         if existing is not None and existing.run.__module__ != run.__module__:
             raise ValueError(f"two methods are named {name!r}: in {existing.run.__module__} and in {run.__module__}")
-        METHODS.registered[name] = Method(name, run, settings, title, **about)
+        least_gap = GROUP_SURE if about.get("needs_group") else LEAST_GAP
+        METHODS.registered[name] = Method(name, run, settings, title, **{"least_gap": least_gap, **about})
         return run
 
     return register
@@ -318,10 +294,58 @@ def make_settings(name: str, given: Mapping[str, Any]) -> Any:
                     problem = error.errors()[0]
                     raise BadInput(f"invalid value {problem['input']!r} for {name}.{key}: {problem['msg']}") from None
             number, least = values[key], 1 if key in COUNTS else 0
-            if isinstance(number, (int, float)) and not isinstance(number, bool) and not (math.isfinite(number) and number >= least):
+            if is_real(number) and not (math.isfinite(number) and number >= least):
                 raise BadInput(f"invalid value {number} for {name}.{key}: expected a finite number of at least {least}")
     raise_together(errors)
     return settings(**values)
+
+
+def check_method(
+    name: str,
+    given: Mapping[str, Any],
+    *,
+    network: bool = True,
+    layers: bool = True,
+    features: bool = True,
+    train: bool = False,
+    labels: Sequence[str] = (),
+    kind: LabelKind = LabelKind.LABELS,
+    goals: Sequence[Goal] = (),
+    weighted: str = "",
+) -> Any:
+    """The settings object of a method; raises every reason why it cannot run on a classifier and rows that offer this.
+
+    `train` is whether there is a training set; `labels` are the outputs of a network that are repaired together, with these goals;
+    `weighted` is the name of rows that have sample weights.
+    """
+    settings, method, problems = make_settings(name, given), METHODS[name], list[str]()
+
+    def able(suits: Callable[[Method], bool]) -> str:
+        return ", ".join(other for other in METHODS if suits(METHODS[other]))
+
+    if labels and not method.repairs(kind):
+        what = "classes, which are decided by argmax" if kind.argmax else "labels"
+        use = f"Use one of: {able(lambda other: other.repairs(kind))}; or one label: cohort.labelled({labels[0]!r})"
+        problems.append(f"{name} cannot repair several {what}. {use}")
+    if not network and not method.on_scores:
+        use = f"Use one of: {able(lambda other: other.on_scores)}; or give the network with --model (in Python eq.debias(model, cohort))"
+        problems.append(f"{name} changes a network, and these are scores without one. {use}")
+    elif method.needs_train and not train:
+        problems.append(f"{name} trains from scratch and needs a training set: --set repair.train=train.csv (in Python train=parts.train)")
+    if method.needs_layers and not layers:
+        problems.append(
+            f"{name} needs the layers of a network, which an exported program no longer has. Give the architecture as file.py:factory."
+        )
+    if method.kind == Kind.PROBES and not features:
+        problems.append(f"{name} reads further columns next to the score. Name them: --set data.features=age (Python: features=[...])")
+    for measure in dict.fromkeys(goal.measure for goal in goals if not method.takes(goal.measure)):
+        quotient = f"{measure}, a quotient whose denominator depends on the decisions"
+        problems.append(f"{name} cannot reduce {quotient}. Use one of: {able(lambda other: other.quotients)}")
+    if weighted and not (method.weights or method.kind == Kind.OTHERS):
+        use = f"Use one of: {able(lambda other: other.weights)}; or leave the weights out."
+        problems.append(f"{name} does not take sample weights, which {weighted!r} has. {use}")
+    raise_all(problems)
+    return settings
 
 
 # Cost.
@@ -343,12 +367,13 @@ class Speed:
     @classmethod
     def measured(cls, model: "nn.Module | None", repair: Rows, goal: Goal, train: Cohort | None = None, labels: int = 1) -> "Speed":
         """The speed of a network on the rows of one label; scores need no network and take no time per row."""
-        network, per_row, backward = None, 0.0, 1.0
-        if model is not None and isinstance(repair, Cohort):
-            network, per_row = model, seconds_per_row(model, repair)
+        per_row, backward = 0.0, 1.0
+        if model is not None:
+            cohort = cast(Cohort, repair)
+            per_row = seconds_per_row(model, cohort)
             if next(model.parameters(), None) is not None:
-                backward = max(1.0, seconds_per_row(copy.deepcopy(model), repair, gradients=True) / per_row)
-        return cls(network, repair, goal, train, backward, per_row, labels * seconds_per_evaluation(repair, goal), labels)
+                backward = max(1.0, seconds_per_row(copy.deepcopy(model), cohort, gradients=True) / per_row)
+        return cls(model, repair, goal, train, backward, per_row, labels * seconds_per_evaluation(repair, goal), labels)
 
     def work(self, name: str, given: Mapping[str, Any]) -> Work:
         """The work of a method: cross-fitted selection runs it several times, and labels that are repaired one by one once each."""

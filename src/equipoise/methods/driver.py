@@ -1,4 +1,4 @@
-"""The driver: one run of one method on checked arguments (`run_method`), and cross-fitted selection among its steps.
+"""The driver: a run of one method (`run_method`), of several (`run_methods`), and the best of them (`auto`).
 
 A network with several outputs is repaired for all of its labels or classes at once. Methods that change the network change it for all
 labels together; methods that fit a rule or probes do so for one label after another, and the results are joined. Classes are decided by
@@ -20,44 +20,78 @@ that jump from part to part), which with 200 rows hid losses of 0.08 of balanced
 rule of a few thresholds, which is equally optimistic at every share, by the mean over all steps; for probes and networks, whose optimism
 grows with the share, by a line. The decisions that were not fitted to their row are kept as `HeldOut`; they determine the outcome without
 a test set. The choice among the steps is in `choosing`.
+
+`auto` tries cheap methods first, then costly ones, within the budget. Each method is tried on the same rows with the same goal and
+selection, and chosen by the same criterion as a step (`choosing`): among those whose performance holds, the smallest upper limit of |gap|,
+by two estimates. Of equally good ones the cheapest is taken, and with fewer than 2,000 rows fine-tuning is preferred to probes, which have
+more parameters. A randomised rule, or one that needs each patient's group, must be better by two standard errors. With selection="paper",
+in-sample values decide, by the paper's rule.
+
+Costly methods are not tried if nothing is left to improve: the candidate's rule needs no group, and its |gap| is within half a standard
+error of zero, or within 0.01, and within half of the maximum gap. With a budget, a method is not started if its cost model predicts more
+than the remaining time, and fine-tuning stops when its share of the time is up. The candidate's notes list the methods tried with their
+results, and those not tried with the reason.
 """
 
 import copy
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pandas as pd
 
 from equipoise.data import Cohort, Identities, Rows, Scores, assign_folds, generator
-from equipoise.errors import BadInput, EmptyCell, pick
+from equipoise.errors import BadInput, EmptyCell, EquipoiseError, first_line, pick
 from equipoise.measures import FloatArray, at_threshold, tabulate
 from equipoise.methods.candidate import Candidate, LabelCandidate, Progress
-from equipoise.methods.choosing import ChosenStep, choose_step, cross_fitted, nearness, refused, too_low
+from equipoise.methods.choosing import (
+    SAME,
+    SURE,
+    ChosenStep,
+    choose_method,
+    choose_step,
+    cross_fitted,
+    cross_fitted_values,
+    nearness,
+    refused,
+    too_low,
+)
 from equipoise.methods.contract import (
+    ALL_AT_ONCE,
     METHODS,
     ONE_BY_ONE,
     PART_TOO_SMALL,
+    STANDARD,
     Fit,
     FitStep,
     Kind,
+    Method,
     MethodRun,
     Rng,
+    Speed,
+    Work,
+    check_method,
     cross_fitting_parts,
-    make_settings,
+    method,
 )
 from equipoise.methods.evaluation import NOISE, Data, kept_rates, limits_of
-from equipoise.methods.goal import Goal
+from equipoise.methods.goal import Goal, Note
 from equipoise.methods.rules import along, fit_steps, not_constant
 from equipoise.methods.small_cells import advice, note_rows
 from equipoise.methods.step_estimates import StepEstimates, corrected
+from equipoise.models import predict
 
 if TYPE_CHECKING:
     from torch import nn
 
     from equipoise.models import ChosenOutputs, ReadOnce
+
+AUTO = "auto"
+ZERO = 0.01  # a gap that counts as zero
+ENOUGH = 0.2  # fine-tuning is not started if less than this share of its full time is left
 
 
 def run_method(
@@ -79,47 +113,33 @@ def run_method(
     several labels is `ChosenOutputs`. With `refuse_constant`, steps with constant decisions are not chosen; the published selection, which
     studies reproduce, has no such rule, and cross-fitted selection always has it.
     """
-    if budget is not None and not budget > 0:
-        raise BadInput(f"budget must be a positive number of seconds, or None for no limit; got {budget}")
-    method = METHODS[pick("method", name, METHODS)]
-    chosen = make_settings(name, settings or {})
-    if isinstance(cohort, Scores) and not method.on_scores:
-        able = ", ".join(other for other in METHODS if METHODS[other].on_scores)
-        raise BadInput(f"{name} changes a network, and {cohort.name!r} holds scores alone. Use one of: {able}")
-    for own_goal in goals.values():
-        if not method.takes(own_goal.measure):
-            able = ", ".join(other for other in METHODS if METHODS[other].takes(own_goal.measure))
-            quotient = f"{own_goal.measure}, a quotient whose denominator depends on the decisions"
-            raise BadInput(f"{name} cannot reduce {quotient}. Use one of: {able}")
-    if cohort.weight is not None and not (method.weights or method.kind == Kind.OTHERS):
-        able = ", ".join(other for other in METHODS if METHODS[other].weights)
-        raise BadInput(f"{name} does not take sample weights, which {cohort.name!r} has. Use one of: {able}; or leave the weights out.")
-    if method.needs_train and train is None:
-        raise BadInput(f"{name} trains from scratch and needs the training set: train=parts.train")
+    on_scores, several = isinstance(cohort, Scores), cohort.several
+    offered: dict[str, Any] = {"labels": cohort.labels, "kind": cohort.kind} if several else {}
+    offered |= {"goals": list(goals.values()), "weighted": "" if cohort.weight is None else cohort.name}
+    chosen = check_method(name, settings or {}, network=not on_scores, train=train is not None, **offered)
+    own_method, deadline = METHODS[name], None if budget is None else time.monotonic() + budget
     fitted_to = {"repair": Identities.of(cohort)} | ({} if train is None else {"training": Identities.of(train)})
     views: Mapping[str, Any] = dict.fromkeys(goals)
-    if not isinstance(cohort, Scores):
-        from equipoise.models import ChosenOutputs, is_network, label_views
+    if not on_scores:
+        from equipoise.models import is_network, label_views
 
         if not is_network(model):
             raise BadInput(f"{name} repairs a torch.nn.Module; got {type(model).__name__}")
         views = label_views(model, goals)
-        if isinstance(model, ChosenOutputs) and method.labels == ONE_BY_ONE:
-            limits = {"settings": settings, "progress": progress, "budget": None, "refuse_constant": refuse_constant}
-            each = label_by_label(name, views, cohort.by_label, goals, train, seed, limits).labels
-            network = _with_heads(model, each)
-            views = label_views(model, goals, network)
-            return joined({label: replace(own, model=views[label], fitted_to=fitted_to) for label, own in each.items()}, network)
-    deadline = None if budget is None else time.monotonic() + budget
-    result: Candidate
-    if method.kind == Kind.OTHERS:  # it calls this function for each of its methods
-        result = method.run(model, cohort, goals, seed=seed, train=train, settings=chosen, progress=progress, deadline=deadline)
-        return result
-    used_train, parts = train if method.takes_train else None, cohort.by_label
-    run = MethodRun(method, model, cohort, goals, seed, chosen, used_train, progress, deadline, refuse_constant)
+    if several and own_method.labels == ONE_BY_ONE:
+        limits: dict[str, Any] = {"settings": settings, "progress": progress, "budget": None, "refuse_constant": refuse_constant}
+        result = label_by_label(name, views, cohort.by_label, goals, train, seed, limits)
+        network = _with_heads(cast("ChosenOutputs", model), result.labels)
+        views = label_views(model, goals, network)
+        each = {label: replace(own, model=views[label], fitted_to=fitted_to) for label, own in result.labels.items()}
+        return replace(result, labels=each, model=network)
+    used_train, parts = train if own_method.takes_train else None, cohort.by_label
+    run = MethodRun(own_method, model, cohort, goals, seed, chosen, used_train, progress, deadline, refuse_constant)
+    if own_method.kind == Kind.OTHERS:  # it calls this function for each of its methods
+        return cast(Candidate, own_method.run(run))
     try:
         Data.of(cohort, goals)  # raises an error if the set lacks rows that the measure needs
-        if method.kind != Kind.STEPS and not cohort.several:
+        if own_method.kind != Kind.STEPS and not several:
             result = run_fit(run)
         else:
             from equipoise.methods.steps import run_cross_fitted_steps, run_steps  # late: rules for scores do not need it
@@ -136,14 +156,12 @@ def run_method(
             own = _check_kept_rates(own, views[label], part)
         near = None if own.met_in_sample else nearness(own, goal)
         own = replace(own, why=own.why if near is None else (*own.why, near), fitted_to=fitted_to)
-        noted[label] = note_rows(own, part, method.without_group)
-    return result.with_labels(noted)
+        noted[label] = note_rows(own, part, own_method.without_group)
+    return replace(result, labels=noted)
 
 
 def _check_kept_rates(candidate: LabelCandidate, model: "nn.Module | None", cohort: Rows) -> LabelCandidate:
     """The candidate of any method; if it does not keep the rates of its goal, with `met` False and a note for each rate."""
-    from equipoise.models import predict
-
     keep, attribute = candidate.goal.keep, cohort.attribute
     original = predict(model, cohort)
     threshold = float(candidate.trace["threshold"].iloc[0])
@@ -170,27 +188,22 @@ def label_by_label(
     progress, budget, count = limits["progress"], limits["budget"], len(parts)
     deadline = None if budget is None else time.monotonic() + budget
     results: dict[str, LabelCandidate] = {}
-    for at, (name, rows) in enumerate(parts.items()):
+    for at, (name, part) in enumerate(parts.items()):
         left = None if deadline is None else max(0.001, (deadline - time.monotonic()) / (count - at))
         own_limits = {**limits, "budget": left, "progress": progress if count == 1 else None}
         label_train = None if train is None else train.by_label[name]
-        own = run_method(method, models[name], rows, {"": goals[name]}, seed=seed, train=label_train, **own_limits).only
+        own = run_method(method, models[name], part, {"": goals[name]}, seed=seed, train=label_train, **own_limits).only
         results[name] = own if own.held_out is None else replace(own, held_out=replace(own.held_out, labels=count))
         if progress and count > 1:
             progress(at + 1, count)
-    return joined(results)
-
-
-def joined(each: dict[str, LabelCandidate], network: "nn.Module | None" = None) -> Candidate:
-    """The result of labels that were repaired one by one; the trace of several has two steps, the original and the chosen one."""
-    rows = []
+    rows = []  # of the trace of several labels: the original and the chosen steps
     for step in (0, 1):
-        values = [own.trace.iloc[own.chosen if step else 0] for own in each.values()]
+        values = [own.trace.iloc[own.chosen if step else 0] for own in results.values()]
         gaps = np.array([row["gap"] for row in values])
         worst = int(np.abs(np.where(np.isnan(gaps), np.inf, gaps)).argmax())
-        rows.append((step, gaps[worst], float(np.mean([row["performance"] for row in values])), np.nan, list(each)[worst]))
-    trace = pd.DataFrame(rows, columns=["step", "gap", "performance", "threshold", "label"])
-    return Candidate(each, network, trace, 1).with_labels(each)
+        performance = float(np.mean([row["performance"] for row in values]))
+        rows.append({"step": step, "gap": gaps[worst], "performance": performance, "threshold": np.nan, "label": list(results)[worst]})
+    return Candidate(results, None, pd.DataFrame(rows), 1)
 
 
 def _with_heads(chosen: "ChosenOutputs", by_label: Mapping[str, LabelCandidate]) -> "nn.Module":
@@ -212,15 +225,15 @@ def run_fit(run: MethodRun) -> Candidate:
     """The candidate of a method that fits a rule or probes: the rule that it chose itself ("paper"), or a step chosen by cross-fitting."""
     method, model, whole = run.method, run.model, run.rows.encoded()  # once, so that a subset has the same encoding
     ((name, goal),) = run.in_sample.items()
-    network, scores = None, whole
-    if model is not None and isinstance(whole, Cohort):
-        from equipoise.models import ReadOnce, check, predict
+    network = None
+    if model is not None:
+        from equipoise.models import ReadOnce, check
 
+        cohort = cast(Cohort, whole)
         if method.kind == Kind.PROBES:
-            check(model, whole, changed=False)
-        network = ReadOnce(model, whole.inputs)
-        scores = predict(model, whole, raw=network.raw())
-    assert isinstance(scores, Scores)  # rows without a network are scores
+            check(model, cohort, changed=False)
+        network = ReadOnce(model, cohort.inputs)
+    scores = predict(model, whole, raw=None if network is None else network.raw())
     parts = 1 if run.selection == "paper" else cross_fitting_parts(method, len(whole))
     fold = assign_folds(whole, parts, generator(run.seed, "cross-fitted selection")) if parts > 1 else np.zeros(len(whole), np.int64)
     fits: list[Fit] = []  # to all rows, then without one part in turn
@@ -272,7 +285,7 @@ def run_fit(run: MethodRun) -> Candidate:
         run.progress(1, 1)
     if evidence is not None:
         candidate = cross_fitted(candidate, evidence, chosen, 0, range(len(found.steps)), run.rows, run)
-    return Candidate.of(candidate, name)
+    return Candidate({name: candidate}, candidate.model)
 
 
 def step_decisions(
@@ -283,17 +296,233 @@ def step_decisions(
     `scores` are those of the model on these rows, if they are known. The network is run once for all bias scores around it, unless
     `network` holds its outputs on these rows.
     """
-    if isinstance(rows, Scores):
-        return np.stack([step.rule.decide(rows) for step in steps])
-    if scores is not None and all(step.model is None for step in steps):
+    scores = predict(model, rows) if scores is None else scores
+    if all(step.model is None for step in steps):
         return np.stack([step.rule.decide(scores) for step in steps])
-    from equipoise.models import BiasScore, ReadOnce, bias_scores, predict
+    from equipoise.models import BiasScore, ReadOnce, bias_scores
 
-    probes = [step.model for step in steps if isinstance(step.model, BiasScore)]
-    by_network = {id(None): predict(model, rows) if scores is None else scores}
-    if probes:
+    by_network, cohort = {id(None): scores}, cast(Cohort, rows)
+    if probes := [step.model for step in steps if isinstance(step.model, BiasScore)]:
         first = probes[0]
-        read = network if network is not None and network.of(first.network) else ReadOnce(first.network, rows.inputs)
+        read = network if network is not None and network.of(first.network) else ReadOnce(first.network, cohort.inputs)
         for probe, own in zip(probes, bias_scores(probes, read.shown(first.reading)), strict=True):
-            by_network[id(probe)] = Scores.of(rows, own)
+            by_network[id(probe)] = Scores.of(cohort, own)
     return np.stack([step.rule.decide(by_network.get(id(step.model)) or predict(step.model, rows)) for step in steps])
+
+
+# Several methods, and the best of them.
+
+
+@dataclass(frozen=True)
+class AutoSettings:
+    """Whether the rule may need each patient's group, which methods to try, and the settings of some of them."""
+
+    allow_group: bool = True
+    methods: tuple[str, ...] | None = None  # in this order, in place of the default list
+    settings: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in (*(self.methods or ()), *self.settings):
+            pick("method for auto", name, [*_usable()])
+
+    def order(self, rows: Rows | None = None) -> list[str]:
+        """The methods to try on these rows, the cheap ones first; for scores, those that need no network."""
+        usable, on_scores = _usable(), isinstance(rows, Scores)
+        if self.methods is not None:
+            names = [*self.methods]
+        else:
+            places = {name: method.in_auto_scores if on_scores else method.in_auto for name, method in usable.items()}
+            names = [name for _, name in sorted((place, name) for name, place in places.items() if place is not None)]
+            if on_scores and cast(Scores, rows).features is None:
+                names = [name for name in names if usable[name].kind != Kind.PROBES]  # probes need features
+        refused = [name for name in names if usable[name].needs_group and not self.allow_group]
+        if self.methods is not None and refused:
+            raise BadInput(f"{', '.join(refused)} would need each patient's group: set allow_group=True, or leave it out of the methods")
+        return list(dict.fromkeys([STANDARD, *(name for name in names if name not in refused)]))
+
+
+def _usable() -> Mapping[str, Method]:
+    """The methods that auto can run."""
+    return {name: method for name, method in METHODS.items() if method.kind != Kind.OTHERS and not method.needs_train}
+
+
+def auto_cost(speed: Speed, settings: AutoSettings) -> Work:
+    """The work of all methods that may be tried, without a budget; auto stops when nothing is left to improve."""
+    works = {}
+    for name in settings.order(speed.repair):
+        with suppress(EquipoiseError):  # a method that cannot be run on this network is skipped by auto too
+            works[name] = replace(speed, labels=1).work(name, settings.settings.get(name, {}))
+    what = f"{', '.join(works)}, one after the other until nothing is left to improve"
+    rows = [work.rows for work in works.values() if work.rows is not None]
+    if len(rows) < len(works):
+        return Work(None, 0, what)
+    total = sum(own + len(speed.repair) for own in rows)  # plus one pass each for the standard error
+    return Work(total, sum(work.evaluations for work in works.values()), what, sum(work.seconds for work in works.values()))
+
+
+@method(
+    AUTO,
+    settings=AutoSettings,
+    title="cheap methods first, then costly ones, until nothing is left to improve or the time is up",
+    kind=Kind.OTHERS,
+    takes_train=True,
+    labels=ALL_AT_ONCE,
+    cost=auto_cost,
+)
+def auto(run: MethodRun) -> Candidate:
+    """The best of several methods, with what was tried in the notes."""
+    settings, cohort, progress = run.settings, run.rows, run.progress
+    fixed = run.model is not None and next(run.model.parameters(), None) is None  # as from an ONNX file: it has nothing to fine-tune
+    names = []  # of the methods that can repair these labels or classes with these sample weights, and this network
+    for name in settings.order(cohort):
+        own = METHODS[name]
+        weighted, suitable = cohort.weight is None or own.weights, not cohort.several or own.repairs(cohort.kind)
+        names += [name] if weighted and suitable and not (fixed and own.kind == Kind.STEPS) else []
+    methods, done = {name: settings.settings.get(name, {}) for name in names}, 0
+
+    @contextmanager
+    def count(_name: str) -> Iterator[None]:
+        nonlocal done
+        yield None
+        done += 1
+        if progress:
+            progress(done, len(names))
+
+    limits: dict[str, Any] = {"seed": run.seed, "train": run.train, "deadline": run.deadline}
+    tried = run_methods(methods, run.model, cohort, run.goals, **limits, bars=count, all_of_them=False)
+    if STANDARD in tried.errors:  # no method can be run on these rows or this network
+        raise tried.errors[STANDARD]
+    if progress:
+        progress(len(names), len(names))
+    candidates = list(tried.candidates.values())
+    best = candidates[choose_method([list(own.labels.values()) for own in candidates], list(cohort.by_label.values()))]
+    notes, reached, cut_short, any_changed = [], {}, [], False
+    for candidate in candidates:
+        first = next(iter(candidate.labels.values()))
+        before, after, goal = candidate.trace.iloc[0], candidate.trace.iloc[candidate.chosen], first.goal
+        reached[candidate.method] = numbers = {  # on the rows that the candidate was chosen on
+            "measure": goal.measure,
+            "gap_before": float(before["gap"]),
+            "gap": float(after["gap"]),
+            "of": goal.performance,
+            "performance_before": float(before["performance"]),
+            "performance": float(after["performance"]),
+        }
+        changed = any(own.chosen > 0 for own in candidate.labels.values())
+        about = {"taken": candidate is best, "changed": changed, "met": candidate.met_in_sample, "best": best.method}
+        notes.append(Note("tried", candidate.method, {**about, **numbers}))
+        cut_short += [note for note in first.notes if note.kind == "cut_short" and candidate is not best]
+        any_changed = any_changed or changed
+    met, used = best.met_in_sample, {"allow_group": settings.allow_group, "methods": settings.order(cohort), **best.settings}
+    head = Note(
+        "best_of_methods", best.method, {"tried": len(candidates), "changed": any_changed, "met": met, "reached": {} if met else reached}
+    )
+    changes = {"method": AUTO, "ran_as": best.method, "settings": used}
+    more = (*notes, *cut_short, *tried.notes)
+    each = {name: replace(own, **changes, why=(head, *own.why), notes=(*own.notes, *more)) for name, own in best.labels.items()}
+    return replace(best, labels=each)
+
+
+@dataclass(eq=False)
+class Tried:
+    """Methods that were run on the same rows: the candidate of each with its seconds, the errors of others, and notes on those not run."""
+
+    candidates: dict[str, Candidate] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    errors: dict[str, EquipoiseError] = field(default_factory=dict)
+    notes: list[Note] = field(default_factory=list)
+
+
+def run_methods(
+    methods: Mapping[str, Mapping[str, Any]],
+    model: "nn.Module | None",
+    rows: Rows,
+    goals: Mapping[str, Goal],
+    *,
+    seed: int,
+    train: Cohort | None = None,
+    deadline: float | None = None,
+    bars: Callable[[str], AbstractContextManager[Progress | None]] = lambda _name: nullcontext(),
+    all_of_them: bool = True,
+) -> Tried:
+    """The candidates of several methods, each with its settings, for the same classifier, rows and goals (see `run_method`).
+
+    `deadline`, by `time.monotonic()`, is for all of them together; `bars` is a progress bar by the name of a method. With `all_of_them`,
+    every method is run, in the remaining time. Otherwise they are tried as `auto` does: methods that would take too long are left out,
+    those with steps share the time, and the first result that leaves nothing to improve is the last. The best of the candidates is chosen
+    by `choose_method`.
+    """
+    speed: Speed | None = None
+    order, tried = list(methods), Tried()
+    for at, (name, settings) in enumerate(methods.items()):
+        budget = None
+        if deadline is not None and not all_of_them and name != STANDARD:
+            # measured after the original has been tried, which raises a helpful error if the rows are unsuitable
+            if speed is None:
+                (first, goal), views = next(iter(goals.items())), {}
+                if model is not None:
+                    from equipoise.models import first_decides, label_views
+
+                    views = label_views(model, goals)
+                speed = Speed.measured(
+                    views.get(first), rows.by_label[first], goal, None if train is None else train.by_label[first], len(goals)
+                )
+            with suppress(EquipoiseError):  # running it will raise the error
+                seconds, left = speed.seconds(speed.work(name, settings)), deadline - time.monotonic()
+                # A method with steps stops when its time is up, so it is started if there is time for a fifth of its work.
+                least = ENOUGH if METHODS[name].kind == Kind.STEPS else 1.0
+                enough = left > 0 and (seconds is None or least * seconds <= left)
+                if not (enough if model is None else first_decides(enough)):
+                    tried.notes.append(Note("no_time", name, {"seconds": seconds or 0.0, "left": max(0.0, left)}))
+                    continue
+        if deadline is not None:  # methods with steps share the remaining time equally, others may use all of it
+            steps = [METHODS[other].kind == Kind.STEPS for other in order[at:]]
+            share = 1 / sum(steps) if steps[0] and not all_of_them else 1.0
+            budget = max(1.0 if all_of_them else 0.001, share * (deadline - time.monotonic()))
+        start = time.perf_counter()
+        try:
+            with bars(name) as progress:
+                candidate = run_method(
+                    name,
+                    model,
+                    rows,
+                    goals,
+                    seed=seed,
+                    train=train,
+                    settings=settings,
+                    progress=progress,
+                    budget=budget,
+                    refuse_constant=True,
+                )
+        except EquipoiseError as error:
+            tried.errors[name] = error
+            if name == STANDARD:
+                break
+            problem = "; ".join(error.problems) if isinstance(error, BadInput) else first_line(error)
+            tried.notes.append(Note("could_not_run", name, {"problem": problem}))
+            continue
+        tried.candidates[name], tried.seconds[name] = candidate, time.perf_counter() - start
+        done = not all_of_them and all(_good_enough(own, rows.by_label[label]) for label, own in candidate.labels.items())
+        if done and (rest := tuple(order[at + 1 :])):
+            tried.notes.append(Note("not_tried", name, {"methods": rest}))
+            break
+    return tried
+
+
+def _good_enough(candidate: LabelCandidate, cohort: Rows) -> bool:
+    """Whether nothing is left to improve, so that costlier methods need not be tried.
+
+    With cross-fitted values: a repair that needs no group, whose |gap| is within half its standard error (or 0.01) and within half the
+    maximum gap. In-sample: any candidate that meets its goal with |gap| within half the maximum gap (without one, a standard error).
+    """
+    goal, rule = candidate.goal, candidate.rule
+    if candidate.held_out is None:
+        if not candidate.met_in_sample:
+            return False
+        error = float(StepEstimates.of(candidate.decide(cohort)[None], cohort, goal).gap_se()[0])
+        size = abs(candidate.trace["gap"].iloc[candidate.chosen])
+        return bool(size <= (SURE * error if goal.max_gap is None else goal.max_gap / 2))
+    if candidate.chosen == 0 or rule.needs_group or rule.randomised:
+        return False
+    size, error, holds, few_rows = cross_fitted_values(candidate, cohort)
+    return holds and not few_rows and size <= max(SAME * error, ZERO) and (goal.max_gap is None or size <= goal.max_gap / 2)

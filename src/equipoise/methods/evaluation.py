@@ -7,7 +7,7 @@ performance of "this class or another".
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 NOISE = 1e-9  # tolerance in comparisons of rates, which are counts over counts
 HALF = 0.5  # the threshold of decisions 0 and 1, and of a class
 Places = slice | IntArray
-COLUMNS = ("step", "gap", "performance", "threshold", "spare")  # the first columns of a trace
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,11 +93,6 @@ class Label:
     def cells(self, decisions: FloatArray) -> Cells:
         """The cell table of decisions (n,)."""
         return measures.tabulate_codes(decisions, self.y, self.codes, self.levels, self.weight)
-
-    @property
-    def moving(self) -> bool:
-        """Whether the weights of the gap change with the decisions, as for a quotient and for more than two groups."""
-        return len(self.levels) > 2 or is_quotient(self.measure)
 
     def functional(self, decisions: FloatArray) -> tuple[float, FloatArray]:
         """The offset and the weights w (n,) of the largest gap, linearised at these decisions (n,)."""
@@ -183,8 +177,9 @@ class Data:
 
     @property
     def moving(self) -> bool:
-        """Whether the weights of the gap change with the decisions, as they do if there is more than one gap."""
-        return len(self.labels) > 1 or self.labels[0].moving
+        """Whether the weights of the gap change with the decisions, as for a quotient, and if there is more than one gap."""
+        first = self.labels[0]
+        return len(self.labels) > 1 or len(first.levels) > 2 or is_quotient(first.measure)
 
     def evaluate(self, scores: FloatArray, max_gap: float | None = None, original: bool = False) -> Evaluation:
         """The evaluation of scores (rows,): the best threshold of each label, within a maximum |gap| if one is given.
@@ -307,13 +302,7 @@ def single_precision(numbers: np.typing.NDArray[Any]) -> "Tensor":
     return torch.from_numpy(np.ascontiguousarray(numbers)).float()
 
 
-def trace_row(step: int, result: LabelResult) -> dict[str, float]:
-    """One row of a trace: the result of a label."""
-    values = {"step": step, "gap": result.gap, "performance": result.performance, "threshold": result.threshold}
-    return values if result.spare is None else {**values, "spare": result.spare}
-
-
-def frame(rows: Sequence[Mapping[str, object]]) -> pd.DataFrame:
-    """A trace of these rows, with the columns that every trace has first."""
-    trace = pd.DataFrame(list(rows))
-    return trace[[*(c for c in COLUMNS if c in trace), *(c for c in trace if c not in COLUMNS)]]
+def trace_of(results: Sequence[LabelResult], steps: Sequence[int]) -> pd.DataFrame:
+    """The trace of one label, with one row per step; `spare` is a column if the goal keeps rates."""
+    trace = pd.DataFrame([{"step": step, **asdict(result)} for step, result in zip(steps, results, strict=True)])
+    return trace.drop(columns="spare") if results[0].spare is None else trace

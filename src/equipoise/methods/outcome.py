@@ -71,16 +71,6 @@ class JudgedGap:
         """Whether there are enough patients for a value before and after."""
         return not (math.isnan(self.before.value) or math.isnan(self.after.value) or math.isnan(self.change.value))
 
-    @property
-    def clear(self) -> bool:
-        """Whether the simultaneous interval of the change excludes zero."""
-        return self.change.simultaneous_low > 0 or self.change.simultaneous_high < 0
-
-    @property
-    def larger(self) -> bool:
-        """Whether the gap is further from zero than before."""
-        return abs(self.after.value) > abs(self.before.value) + NOISE
-
     def to_dict(self) -> dict[str, object]:
         """Plain values for JSON."""
         sides = {"before": self.before.to_dict(), "after": self.after.to_dict(), "change": self.change.to_dict()}

@@ -15,14 +15,13 @@ of the input of a table, which drops variables, and heads of attention.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from equipoise.data import Cohort
 from equipoise.errors import pick, raise_all
-from equipoise.methods.bias_gda import MARCINKEVICS
-from equipoise.methods.contract import ALL_AT_ONCE, Rng, Speed, Step, Steps, Work, method, unknown_work
+from equipoise.methods.contract import ALL_AT_ONCE, MARCINKEVICS, Rng, Speed, Step, Steps, Work, method, unknown_work
 from equipoise.methods.evaluation import Data
 from equipoise.methods.goal import Goal, Note
 
@@ -83,10 +82,10 @@ def cost(speed: Speed, settings: PruningSettings) -> Work:
 
     from equipoise.models import find_units
 
-    if speed.model is None or not isinstance(speed.repair, Cohort):
+    if speed.model is None:
         return unknown_work(speed, settings)
     with torch.no_grad():
-        layers = find_units(speed.model, speed.repair.inputs[:2], settings.layers, settings.granularity)
+        layers = find_units(speed.model, cast(Cohort, speed.repair).inputs[:2], settings.layers, settings.granularity)
     total, rows = layers[-1].start + layers[-1].size, len(speed.repair)
     each = settings.units_per_step(total)
     steps = min(-(-total // each), settings.max_steps or total)

@@ -13,7 +13,7 @@ itself. Cross-fitted selection fits all of them on parts of the repair set, and 
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields, replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, cast
 
 import numpy as np
 import pandas as pd
@@ -122,14 +122,12 @@ def rule_from_dict(plain: object, source: str = "rule.json") -> Rule:
         problems.append(f"words: expected text; got {plain.get('words')!r}")
     values = json.dumps({key: plain[key] for key in names if key in plain}, default=str)
     try:
-        rule: Rule = TypeAdapter(kind).validate_json(values, strict=True)
+        rule = TypeAdapter[Any](kind).validate_json(values, strict=True)
     except ValidationError as error:
         raise_all([*problems, *validation_problems(error, skip=0)], source)
         raise
-    if isinstance(rule, FittedRule):
-        problems += rule.problems()
-    raise_all(problems, source)
-    return rule
+    raise_all([*problems, *(rule.problems() if kind is not Threshold else [])], source)
+    return cast(Rule, rule)
 
 
 def original_rule(method: str, scores: Scores, goal: Goal) -> tuple[Threshold, Goal]:

@@ -54,7 +54,12 @@ def note_rows(candidate: LabelCandidate, rows: Rows, without_group: str = "") ->
     cells = cells_of(rows, (*_measured(measured), *measured.keep))
     if min(cell.count for cell in cells) < FEW_ROWS or is_quotient(measured.measure):  # otherwise the network is not run over all rows
         decisions = candidate.decide(rows)
-        cells = [_relevant(cell, decisions, rows, measured.measure) for cell in cells]
+        if is_quotient(measured.measure):  # only positive (PPV) or negative (NPV) decisions count, which are its denominator
+            label, units = QUOTIENTS[measured.measure], units_of(rows.patients, len(rows))
+            for at, cell in enumerate(cells):
+                if cell.label is None:
+                    decided_so = (rows.attribute.codes == cell.code) & ((decisions >= 0.5) == bool(label))
+                    cells[at] = replace(cell, count=len(np.unique(units[decided_so])), decided="positive" if label else "negative")
         if small := [cell for cell in cells if cell.count < FEW_ROWS]:
             numbers = {"cells": tuple(_errors(measured, decisions, rows, small)), "advice": merging(rows, cells, measured.measure)}
             notes.append(Note("small_cells", measured.measure, numbers))
@@ -158,16 +163,6 @@ def merging(cohort: Rows, cells: Sequence[CellCount], measure: str | None = None
 def _measured(goal: Goal) -> tuple[str, ...]:
     """The rates of the measure; a quotient needs rows, like a selection rate."""
     return ("selection",) if is_quotient(goal.measure) else tuple(terms(goal.measure))
-
-
-def _relevant(cell: CellCount, decisions: FloatArray, cohort: Rows, measure: str) -> CellCount:
-    """The cell; for a quotient, only with the positive (PPV) or negative (NPV) decisions, which are its denominator."""
-    if not is_quotient(measure) or cell.label is not None:
-        return cell
-    label = QUOTIENTS[measure]
-    rows = (cohort.attribute.codes == cell.code) & ((decisions >= 0.5) == bool(label))
-    count = len(np.unique(units_of(cohort.patients, len(cohort))[rows]))
-    return replace(cell, count=count, decided="positive" if label else "negative")
 
 
 def _errors(goal: Goal, decisions: FloatArray, cohort: Rows, small: Sequence[CellCount]) -> list[dict[str, object]]:

@@ -8,7 +8,7 @@ import copy
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import pandas as pd
@@ -33,7 +33,7 @@ from equipoise.methods.choosing import (
     too_low,
 )
 from equipoise.methods.contract import PART_TOO_SMALL, Kind, MethodRun, Rng, Step, Steps, adaptive
-from equipoise.methods.evaluation import HALF, NOISE, Data, Evaluation, LabelResult, decided_at, frame, trace_row
+from equipoise.methods.evaluation import HALF, NOISE, Data, Evaluation, LabelResult, decided_at, trace_of
 from equipoise.methods.goal import Note, Why
 from equipoise.methods.rules import SHARES
 from equipoise.methods.step_estimates import StepEstimates, corrected
@@ -81,11 +81,11 @@ class _Search:
     def __init__(self, run: MethodRun, half: Half | None, until: ChosenStep | None) -> None:
         from equipoise.models import under_repair
 
-        self.run, self.method, self.model, self.cohort, self.half, self.until = run, run.method, run.network, run.cohort, half, until
-        self.goals, self.parts = list(run.in_sample.values()), list(run.cohort.by_label.values())
+        self.run, self.method, self.half, self.until = run, run.method, half, until
+        self.model, self.cohort = cast("nn.Module", run.model), cast(Cohort, run.rows)  # scores without a network have no steps
+        self.goals, self.parts = list(run.in_sample.values()), list(self.cohort.by_label.values())
         self.data = Data.of(self.cohort, run.in_sample)  # raises an error if the set lacks rows that a measure needs
-        objective = run.method.objective(self.goals, run.settings)
-        self.within, self.last = objective.max_gap, objective.last
+        self.within, self.last = run.method.within(self.goals, run.settings), run.method.last(run.settings)
         self.network = original = under_repair(self.model, self.cohort)
         self.elsewhere = None  # inputs to evaluate, if the network is not trained on the repair set
         if run.method.start is not None and run.train is not None:
@@ -209,15 +209,13 @@ class _Search:
                 else:
                     result = label.evaluate(scores, self.within) if row or label.threshold is None else label.original(scores)
             each[name] = self._label_candidate(at, row, view, result)
-        return Candidate(each, model, pd.DataFrame([past.joint for past in self.past]), row).with_labels(each)
+        return Candidate(each, model, pd.DataFrame([past.joint for past in self.past]), row)
 
     def _label_candidate(self, at: int, row: int, model: "nn.Module | None", result: LabelResult) -> LabelCandidate:
         """The candidate of one label."""
         given, settled, step = self.goals[at], self.settled[at], self.past[row].step
-        trace = frame([trace_row(past.step.number, past.each[at]) for past in self.past])
-        final = trace_row(step.number, result)
-        trace.loc[row, list(final)] = list(final.values())
-        trace = trace.astype({"step": int})
+        results = [result if k == row else past.each[at] for k, past in enumerate(self.past)]
+        trace = trace_of(results, [past.step.number for past in self.past])
         missing = lacking(result, settled, settled if self.within is None else given)
         met, kept = not missing, tuple[Note, ...]()
         if self.until is not None:
@@ -269,7 +267,7 @@ def run_cross_fitted_steps(run: MethodRun) -> Candidate:
     from equipoise.models import label_views, predict, whole_network
 
     goals = {name: goal.derived(selection=run.selection) for name, goal in run.in_sample.items()}
-    model, whole, numbered = run.network, run.cohort.encoded(), adaptive(run.settings)
+    model, whole, numbered = cast("nn.Module", run.model), cast(Cohort, run.rows).encoded(), adaptive(run.settings)
     halves, on_halves = _halves(whole, run.seed, repeat=not numbered), run.within(HALVES)
     try:
         runs = [run_steps(on_halves.within(1 / (len(halves) - k)), half) for k, half in enumerate(halves)]
@@ -303,14 +301,14 @@ def run_cross_fitted_steps(run: MethodRun) -> Candidate:
         for at, (name, own) in enumerate(candidate.labels.items())
     }
     if chosen.at and candidate.chosen:
-        return candidate.with_labels(each)
+        return replace(candidate, labels=each)
     network = copy.deepcopy(whole_network(model))
     views = label_views(model, each, network)
     for (name, own), goal in zip(each.items(), chosen.goals, strict=True):
         threshold = own.trace["threshold"].iloc[0]
         rule = own.rule if whole.kind.argmax else plain_rule(own.method, threshold, parts[name], goal, original=True)
         each[name] = replace(own, rule=rule, model=views[name], chosen=0)
-    return replace(candidate, model=network, chosen=0).with_labels(each)
+    return replace(candidate, labels=each, model=network, chosen=0)
 
 
 def _halves(cohort: Cohort, seed: int, repeat: bool = True) -> tuple[Half, Half]:
@@ -373,4 +371,4 @@ def _at_step(whole: Candidate, last: Candidate) -> Candidate:
         trace.loc[trace.index[row], final.trace.columns] = chosen.to_numpy()
         cut = tuple(note for note in own.notes if note.kind == "cut_short")  # the last run has no deadline
         each[name] = replace(final, trace=trace, chosen=row, notes=(*final.notes, *cut))
-    return replace(last, trace=whole.trace, chosen=row).with_labels(each)
+    return replace(last, labels=each, trace=whole.trace, chosen=row)

@@ -80,7 +80,7 @@ def standard(scores: Scores, goal: Goal, _settings: NoSettings = NoSettings()) -
     cost=lambda speed, _: Work(len(speed.repair), 1, "another threshold for everybody; no group is needed"),
     effort=0.1,
     in_auto_scores=1,
-    acts_from=ACT_FROM,
+    least_gap=ACT_FROM,
 )
 def single_threshold(scores: Scores, goal: Goal, _settings: NoSettings = NoSettings()) -> Fit:
     """The best threshold by the goal for these scores, which should be validation scores."""
