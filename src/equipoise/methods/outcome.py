@@ -298,23 +298,19 @@ def _factors(
     mean, known = (old + new) / 2, np.array([gap.known for gap in gaps])
 
     def limits(f: FloatArray, at: float = level) -> tuple[FloatArray, FloatArray]:
-        """The limits of the gaps of decisions, at a level."""
         return moments_of_scores(scores, f).gap(measures.coefficients(measure)).limits(at)[1:]
 
-    def from_zero(ends: tuple[FloatArray, FloatArray]) -> FloatArray:
+    def from_zero(at: float) -> FloatArray:  # the mean of both gaps is the gap of the pooled decisions
+        ends = limits((before + after) / 2, at)
         factor: FloatArray = np.where(mean > 0, mean - ends[0], ends[1] - mean) / np.abs(mean)
         return factor
 
-    # The mean of the gaps before and after is the gap of the pooled decisions. |after| < |before| if the gap moved towards zero and this
-    # mean still lies on the original side of zero.
-    pooled = (before + after) / 2
-
     with np.errstate(divide="ignore", invalid="ignore"):
         to_change = np.where(change < 0, high - change, change - low) / np.abs(change)
-        aside = from_zero(limits(pooled, ONE_SE))  # a gap that changed sides must lie clearly on the new one
+        aside = from_zero(ONE_SE)  # a gap that changed sides must lie clearly on the new one
         larger = np.where(old * new < 0, np.maximum(to_change, aside), to_change)
         increase = np.where(known & (np.abs(new) > np.abs(old) + NOISE), larger, np.inf)
-        own = np.maximum(to_change, from_zero(limits(pooled)))
+        own = np.maximum(to_change, from_zero(level))
         below_itself = np.where(np.abs(new) >= np.abs(old) - NOISE, np.inf, own)
         worst = int(np.where(known, np.abs(old), -1.0).argmax())
         old_low, old_high = (ends[worst] for ends in limits(before))
