@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 import equipoise as eq
 from equipoise.models import IMAGES, backbone
-from equipoise.studies.sets.phantom import phantom_parts
+from equipoise.studies import phantom
 
 
 def main() -> None:
@@ -29,20 +29,22 @@ def main() -> None:
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
 
-    # Centre 1 trains on 75 % men. Centre 2, with as many women as men, has the validation and test parts.
-    parts = phantom_parts(given.images, size=given.size, hardness=0.5, seed=0)
+    # Centre 1 trains on 75 % men. Centre 2, with as many women as men, has the validation and test sets.
+    train = phantom(given.images // 2, size=given.size, share=0.75, seed=0, name="train")
+    valid = phantom(given.images // 4, size=given.size, seed=1, name="valid")
+    test = phantom(given.images // 4, size=given.size, seed=2, name="test")
     torch.manual_seed(0)  # of the network's first weights
-    model = eq.train(parts.train, parts.valid, model=backbone("resnet-18"), seed=0, settings=IMAGES.changed(epochs=given.epochs))
+    model = eq.train(train, valid, model=backbone("resnet-18"), seed=0, settings=IMAGES.changed(epochs=given.epochs))
 
     # The minimum performance says what may be lost. Without one, performance may fall by 0.02. Steps are taken and chosen as published,
     # which is quick. The defaults take longer: `schedule="adaptive"` finds its own learning rate, in more epochs, and
     # `selection="honest"` chooses by rows that no fit has seen, at three times the work.
     goal = {"measure": "eod", "min_performance": given.min_performance, "selection": "paper", "seed": 0}
-    original = eq.debias(model, parts.valid, method="standard", **goal)
-    tuned = eq.debias(model, parts.valid, method="bias-gda", schedule="paper", batch=32, epochs=given.steps, **goal)
-    pruned = eq.debias(model, parts.valid, method="pruning", layers="conv1", units=1_500, max_steps=given.steps, **goal)
+    original = eq.debias(model, valid, method="standard", **goal)
+    tuned = eq.debias(model, valid, method="bias-gda", schedule="paper", batch=32, epochs=given.steps, **goal)
+    pruned = eq.debias(model, valid, method="pruning", layers="conv1", units=1_500, max_steps=given.steps, **goal)
     for result in (original, tuned, pruned):
-        found = eq.audit(result, parts.test)  # the test set was not used to choose anything
+        found = eq.audit(result, test)  # the test set was not used to choose anything
         print(f"{result}\n  test set: eod {found['eod']}, balanced accuracy {found['balanced_accuracy']}")
 
     # Fine-tuning keeps the keys and shapes, so the weights go where the old ones went. The rule is part of the result.
@@ -50,7 +52,7 @@ def main() -> None:
     served = backbone("resnet-18").eval()  # your own serving code here
     served.load_state_dict(load_file(given.out / "repaired.safetensors"), strict=True)
     with torch.no_grad():
-        score = torch.sigmoid(served(parts.test.inputs[:5])).squeeze(1)
+        score = torch.sigmoid(served(test.inputs[:5])).squeeze(1)
     print(f"decide positive if {tuned.rule.describe()}")
     print("scores of five patients:", [round(s, 3) for s in score.tolist()])
 

@@ -27,8 +27,7 @@ from equipoise.measures import GAPS, MEASURES
 from equipoise.methods import METHODS
 from equipoise.models.vision import import_torchvision
 from equipoise.report import PANELS
-from equipoise.studies import CATALOGUE
-from equipoise.studies.sets.phantom import phantom_parts
+from equipoise.studies import CATALOGUE, phantom
 from support.facts import facts, says
 from support.published import debias
 
@@ -125,7 +124,7 @@ def test_debias_resnet_leaves_weights_that_load_where_the_old_ones_did(run_scrip
     network.conv1 = torch.nn.Conv2d(1, 64, 7, stride=2, padding=3, bias=False)
     network.load_state_dict(state, strict=True)
     with torch.no_grad():
-        scores = torch.sigmoid(network.eval()(phantom_parts(240, size=32, hardness=0.5, seed=0).test.inputs[:5]))[:, 0]
+        scores = torch.sigmoid(network.eval()(phantom(60, size=32, seed=2, name="test").inputs[:5]))[:, 0]
     told = ast.literal_eval(printed.strip().splitlines()[-1].partition(": ")[2])
     assert scores.tolist() == pytest.approx(told, abs=6e-4)
 

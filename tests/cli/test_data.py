@@ -38,7 +38,7 @@ def _read_tiny(root: Path) -> Cohort:
 def tiny(monkeypatch: pytest.MonkeyPatch) -> str:
     """A data set of one small file in the catalogue, and a network that answers with it."""
     file = File("a.csv", sha256(CONTENT), "https://example.org/a.csv")
-    monkeypatch.setitem(CATALOGUE, "tiny", Recipe("tiny", _read_tiny, (file,), "group", "three rows", "nobody", "none", 3, 1))
+    monkeypatch.setitem(CATALOGUE, "tiny", Recipe("tiny", _read_tiny, "group", "three rows", "nobody", 3, 1, (file,), "none"))
     monkeypatch.setattr(catalogue, "_open_url", lambda _: io.BytesIO(CONTENT))
     return "tiny"
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from equipoise.comparison import audit
-from equipoise.data import Cohort, Scores
+from equipoise.data import Cohort, Columns, Scores, read_scores
 from equipoise.errors import BadInput
 from support.facts import facts
 
@@ -77,3 +77,20 @@ def test_an_array_with_more_than_one_value_per_row_is_refused():
 def test_a_reference_may_be_a_number_of_any_type(reference):
     frame = pd.DataFrame({"y": [0, 1, 0, 1], "p": [0.1, 0.9, 0.2, 0.8], "group": [0, 0, 1, 1]})
     assert Scores.from_frame(frame, label="y", score="p", group="group", reference=reference).attribute.reference == "1"
+
+
+def test_scores_of_several_labels_have_the_groups_of_all_rows_and_two_of_them_at_least(tmp_path):
+    frame = pd.DataFrame({"a": [0, 1] * 6, "b": [0, 1, None] * 4, "p": np.linspace(0.1, 0.9, 12), "q": 0.5, "sex": ["F"] * 4 + ["M"] * 8})
+    columns = Columns(label=["a", "b"], score=["p", "q"], group="sex")
+    frame.assign(q=frame["q"].where(frame["b"].notna())).to_csv(tmp_path / "scores.csv", index=False)  # no score where b is unknown
+    scores = read_scores(tmp_path / "scores.csv", columns)
+    assert [len(rows) for rows in scores.values()] == [12, 8]
+    assert scores["b"].ids.tolist() == [0, 1, 3, 4, 6, 7, 9, 10]
+    assert scores["b"].attribute.reference == "M"
+    frame.assign(b=frame["b"].where(frame["sex"] == "F")).to_csv(tmp_path / "scores.csv", index=False)
+    with pytest.raises(BadInput, match=facts("'sex'", "'F'", "'b'", "'M'")):
+        read_scores(tmp_path / "scores.csv", columns)
+    with pytest.raises(BadInput, match=facts(2, 1, "label")):
+        Scores.from_frame(frame, label=["a", "b"], score="p", group="sex")
+    with pytest.raises(BadInput, match=facts("a, b")):
+        Scores.from_frame(frame.fillna(0), label=["a", "b"], score=["p", "q"], group="sex")

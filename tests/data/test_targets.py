@@ -59,6 +59,8 @@ def test_arrays_give_the_same_targets_as_frames():
     x, y = torch.zeros(6, 2), labels().targets.astype(float)
     cohort = Cohort.from_arrays(x, np.where(y < 0, np.nan, y), FRAME["sex"], labels=["Effusion", "Mass"])
     assert np.array_equal(cohort.targets, labels().targets)
+    rows = [torch.tensor(row) for row in y]
+    assert np.array_equal(Cohort.from_arrays(x, rows, FRAME["sex"], labels=["Effusion", "Mass"]).targets, labels().targets)
     by_class = Cohort.from_arrays(x, FRAME["diagnosis"], FRAME["sex"], classes=["none", "mass", "effusion"])
     assert by_class.y.tolist() == [0, 1, 0, 0, 1, 1]
     with pytest.raises(BadInput, match=facts(3, "(n, 3)", "(6, 2)")):

@@ -10,7 +10,8 @@ from PIL import Image
 import equipoise as eq
 from equipoise.data import Images
 from equipoise.errors import BadInput
-from equipoise.models import classifier, load_model, outputs, preparation_in, vision
+from equipoise.models import classifier, load_model, outputs, vision
+from equipoise.models.vision import preparation_in
 
 vision.prepare_torchvision()
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")

@@ -22,7 +22,7 @@ from equipoise.models import (
     recalibrated_network,
     save_weights,
 )
-from equipoise.models.heads import Recalibrated
+from equipoise.models.readings import Recalibrated
 
 SLOPE, SHIFT = 1.7, -0.4
 

@@ -15,8 +15,8 @@ from equipoise.data import Cohort
 from equipoise.errors import BadInput, UnknownName
 from equipoise.models import BACKBONES, Calibrated, OneOutput, Repeated, backbone, check, predict
 from equipoise.models.vision import import_torchvision
-from equipoise.studies.sets.phantom import phantom_parts
 from support.facts import facts, says, suggests
+from support.phantoms import phantom_parts
 from support.published import debias
 
 
@@ -239,7 +239,7 @@ def test_no_advice_if_the_shape_is_not_the_problem():
 
 
 def test_a_resnet_with_skip_connections_is_repaired_on_phantoms():
-    parts = phantom_parts(240, size=32, seed=0, hardness=0.5)
+    parts = phantom_parts(240, size=32, seed=0)
     torch.manual_seed(0)
     network = backbone("resnet-18").eval()
     before = predict(network, parts.valid).score

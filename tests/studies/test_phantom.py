@@ -11,7 +11,7 @@ from equipoise.errors import BadInput
 from equipoise.measures import sweep
 from equipoise.studies import MEAN, STD, phantom
 from equipoise.studies.sets.anatomy import POSES, TRAITS
-from equipoise.studies.sets.phantom import CHUNK, expose, latents, phantom_parts
+from equipoise.studies.sets.phantom import CHUNK, expose, latents
 
 KNOBS = {"seed": 0, "hardness": 0.5, "prevalence": 0.5, "share": 0.5, "separation": 2.5}
 
@@ -146,16 +146,6 @@ def test_women_have_brighter_lower_lungs_and_a_smaller_thorax() -> None:
     assert truth.body["thorax"][women].mean() < truth.body["thorax"][~women].mean() - 0.03
 
 
-def test_parts_have_their_own_patients_and_shares() -> None:
-    parts = phantom_parts(4_000, size=16)
-    assert [len(p) for p in parts] == [2_000, 1_000, 1_000]
-    shares = [(p.groups == "M").mean() for p in parts]
-    assert shares == pytest.approx([0.75, 0.5, 0.5], abs=0.06)
-    seen = [set(p.patients) for p in parts if p.patients is not None]
-    assert len(set.union(*seen)) == sum(map(len, seen))
-    assert not np.array_equal(parts.valid.y, parts.test.y)
-
-
 @pytest.mark.parametrize(
     ("draw", "says"),
     [
@@ -167,8 +157,6 @@ def test_parts_have_their_own_patients_and_shares() -> None:
             ["n must", "seed", "hardness", "prevalence", "share"],
         ),  # type: ignore[arg-type]
         (lambda: phantom(10, separation=float("nan")), ["separation must", "0 to 6"]),
-        (lambda: phantom_parts(2, size=9), ["n must", "at least 4"]),
-        (lambda: phantom_parts(40, train_share=2.0, seed=-3), ["train_share", "seed"]),
     ],
 )
 def test_bad_arguments_are_all_named(draw, says: list[str]) -> None:  # type: ignore[no-untyped-def]

@@ -30,10 +30,10 @@ def test_workers_that_are_killed_at_work_or_idle_are_reported_and_replaced(tiny,
 
     def kill_the_first_idle(self: Processes) -> object:
         found = original(self)
-        for worker in self._idle if not killed else ():
-            worker.process.kill()
-            worker.process.join()
-            killed.append(worker.process)
+        for process in [process for pipe, process in self._processes.items() if pipe not in self._busy and not killed]:
+            process.kill()
+            process.join()
+            killed.append(process)
         return found
 
     monkeypatch.setattr(Processes, "next", kill_the_first_idle)
@@ -72,12 +72,12 @@ def test_a_worker_whose_task_failed_is_replaced_and_none_imports_from_the_curren
     workforce = Processes(1)
     try:
         for _ in range(2):
-            workforce.submit(None, None, None)  # type: ignore[arg-type]  # no task: it fails
-            worker = next(iter(workforce._busy))
+            workforce.submit(None, None)  # type: ignore[arg-type]  # no task: it fails
+            (process,) = workforce._processes.values()
             assert workforce.next()[1].problem
-            assert not workforce._idle
-            worker.process.join(30)
-            assert not worker.process.is_alive()
+            assert not workforce._processes
+            process.join(30)
+            assert not process.is_alive()
     finally:
         workforce.close()
     assert not (tmp_path / "it_ran").exists()

@@ -34,7 +34,6 @@ from equipoise.data import (
     is_view,
     read_identifiers,
     read_score_column,
-    score_and_logit,
 )
 from equipoise.errors import BadInput, Misuse, Untrusted, did_you_mean, raise_all
 from equipoise.measures import FloatArray, Rule
@@ -257,9 +256,9 @@ class Bundle:
             raise BadInput(*problems, source=name, advice=f"The columns are: {', '.join(columns)}.")
         twice = [c for c in (column, *features) if columns.count(c) > 1]
         raise_all([f"column {c!r} is there more than once. Rename all but one." for c in twice], name)
-        values, problems = read_score_column(frame[column], column, recorded.logits)
+        score, _, problems = read_score_column(frame[column], column, recorded.logits)
         raise_all(problems, name)
-        return score_and_logit(values, recorded.logits)[0], frame[features].reset_index(drop=True) if features else None
+        return score, frame[features].reset_index(drop=True) if features else None
 
     def _with_decisions(self, id_frame: pd.DataFrame, scores: Scores, seed: int, columns: dict[str, Any]) -> pd.DataFrame:
         """Identifiers, score and decision of each row; for a randomised rule also the probability with which the decision was drawn."""

@@ -56,7 +56,7 @@ class CaseAudit:
         if self.checks:
             document["checked_scores"] = [check.to_dict() for check in self.checks]
         if self.returning is not None:
-            document["returning"] = self.returning.to_dict()
+            document["returning"] = dict(vars(self.returning))
         for prefix, read in self.image_files.items():
             document |= {f"{prefix}{key}": value for key, value in read.counts().items()}
             document |= {} if prefix else {"preprocessing": self.preprocessing}

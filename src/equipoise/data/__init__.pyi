@@ -15,7 +15,6 @@ from .cohort import Scores as Scores
 from .cohort import check_cohort as check_cohort
 from .cohort import cohort_from_table as cohort_from_table
 from .cohort import read_scores as read_scores
-from .cohort import score_and_logit as score_and_logit
 from .cohort import split as split
 from .column_values import UNKNOWN as UNKNOWN
 from .column_values import read_identifiers as read_identifiers
@@ -37,7 +36,6 @@ from .files import uninterrupted as uninterrupted
 from .files import user_cache as user_cache
 from .files import without_folders as without_folders
 from .files import write_text as write_text
-from .image_files import VIEWS as VIEWS
 from .image_files import count_by_kind as count_by_kind
 from .image_files import find_files as find_files
 from .image_files import is_view as is_view

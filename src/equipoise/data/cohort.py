@@ -20,7 +20,6 @@ from equipoise.data.column_values import (
     frame_from_arrays,
     missing_columns,
     read_columns,
-    warn_of_repeated_patients,
 )
 from equipoise.data.columns import Columns, LabelKind
 from equipoise.data.splits import Grouped, assign_units, generator, too_few
@@ -203,7 +202,6 @@ class Cohort(Grouped):
         check_frame("Cohort.from_dataset", frame)
         roles = Columns(**columns)
         read = read_columns(frame, roles, name if name != "dataset" else "")
-        warn_of_repeated_patients(frame, roles)
         loaded = load_rows(dataset, len(frame), cache=cache, progress=progress)
         whole = _cohort(loaded[0], name, read)
         check_order(loaded, None if roles.id is None else list(whole.ids), whole.targets)
@@ -296,7 +294,6 @@ def cohort_from_table(
         elif bad := int((~np.isfinite(column.to_numpy(dtype=float, na_value=np.nan))).sum()):
             problems.append(f"input column {c!r}: {bad:,} of {len(column):,} rows are empty or infinite. Fill them in as in training.")
     raise_all(problems, source)
-    warn_of_repeated_patients(frame, columns)
     return _cohort(data.Table(inputs, scale=scale), name, read)
 
 
@@ -327,7 +324,6 @@ def cohort_from_images(
     with collecting(problems):
         files = find_files(chosen[image], folder, image, allow_outside=allow_outside, rows=numbers) if image in chosen else []
     raise_all(problems, name if len(rows) == len(frame) else f"{name}, {len(rows):,} frontal of {len(frame):,} rows")
-    warn_of_repeated_patients(chosen, columns)
     images = Images.open(files, places=[f"row {number} below the header" for number in numbers], **decoding)
     whole = _cohort(data.Table(chosen[[]]), name, read)
     return replace(whole.take([k for k in range(len(rows)) if k not in images.broken]), source=images)
@@ -482,15 +478,13 @@ def scores_by_label(frame: pd.DataFrame, columns: Columns, name: str = "scores")
     read = read_columns(frame, columns, source)
     if not columns.score:
         raise BadInput("no score column was named", source=source)
-    warn_of_repeated_patients(frame, columns)
-    shared = {field: read[field] for field in ("attributes", "patients", "ids", "weight")}
     table = data.Table(frame[features].reset_index(drop=True)) if features else None
     scores, problems = {}, []
-    for label, y, values in zip(columns.label, np.ascontiguousarray(read["targets"].T), read["scores"], strict=True):
-        score, logit = score_and_logit(values, columns.logits)
-        rows, known = Scores(y, score, **shared, name=name, features=table, logit=logit), np.flatnonzero(y != UNKNOWN)
-        scores[label] = rows if len(known) == len(rows) else rows.take(known)
-        for attribute in scores[label].attributes:
+    for label, y, (score, logit) in zip(columns.label, np.ascontiguousarray(read["targets"].T), read["scores"], strict=True):
+        rows = Scores(y, score, read["attributes"], read["patients"], read["ids"], name, read["weight"], table, logit)
+        known = y != UNKNOWN
+        scores[label] = rows if known.all() else rows.take(known)
+        for attribute in () if known.all() else scores[label].attributes:
             present = [level for code, level in enumerate(attribute.levels) if code in attribute.codes]
             if len(present) < 2 or attribute.reference not in present:
                 groups = ", ".join(map(repr, present)) or "missing values"
@@ -500,15 +494,6 @@ def scores_by_label(frame: pd.DataFrame, columns: Columns, name: str = "scores")
                 )
     raise_all(problems, source)
     return scores
-
-
-def score_and_logit(values: FloatArray, logits: bool) -> tuple[FloatArray, FloatArray | None]:
-    """The scores, and the logits if the values are logits, which the logistic function maps to scores."""
-    if not logits:
-        return values, None
-    from scipy.special import expit  # imported late because few files hold logits
-
-    return np.asarray(expit(values)), values
 
 
 Rows = Cohort | Scores  # the data that a repair is fitted to and evaluated on

@@ -27,7 +27,7 @@ from equipoise.data.attribute import (
     to_numbers,
     warn_of_alike_patients,
 )
-from equipoise.data.columns import Columns, LabelKind
+from equipoise.data.columns import Columns
 from equipoise.errors import BadInput, Misuse, collecting, did_you_mean, raise_all
 
 log = logging.getLogger(__name__)
@@ -41,18 +41,6 @@ PATIENT_COLUMNS = {"patient", "patients", "patientid", "patid", "ptid", "pid", "
 PATIENTS_APART = 0.95  # share of different values in a column that tells patients apart, such as a score that is not rounded
 FEWEST_DISTINCT = 20  # rows; among fewer, values differ by chance
 UNNAMED_LABEL = ("",)  # the names of the labels of a model with one output
-
-
-def label_fields(names: Sequence[str], values: IntArray, kind: LabelKind = LabelKind.LABELS) -> dict[str, Any]:
-    """The fields of a cohort with these labels (n, L): 0, 1, or -1 if unknown.
-
-    Its y (n,) is 1 if any label is known to be positive; for classes, if the class is not the first.
-
-    >>> label_fields(("a", "b"), np.array([[0, 1], [0, -1]]))["y"].tolist(), label_fields("ab", np.eye(2), LabelKind.CLASSES)["y"].tolist()
-    ([1, 0], [0, 1])
-    """
-    y: IntArray = ((values[:, 1:] if kind.argmax else values) == 1).any(1).astype(np.int64)
-    return {"y": y, "labels": tuple(names), "targets": values, "kind": kind}
 
 
 def equals(column: "pd.Series[object]", value: object) -> BoolArray:
@@ -111,24 +99,21 @@ def constant_label_problems(positives: int, rows: int, name: str, positive: obje
     return []
 
 
-def read_label_columns(
-    columns: Sequence["pd.Series[object]"], names: Sequence[str], positive: object = None, *, unknown_allowed: bool = True
-) -> dict[str, Any]:
-    """The labels in these columns, each with both positives and negatives; NaN and -1 are unknown, if that is allowed."""
+def read_label_columns(frame: pd.DataFrame, names: Sequence[str], positive: object, *, unknown_allowed: bool) -> IntArray:
+    """The labels (n, L) in these columns, each with both positives and negatives; NaN and -1 are unknown, if that is allowed."""
     problems, values = [], []
-    for name, column in zip(names, columns, strict=True):
-        label, label_problems = parse_label(column, name, positive, unknown_allowed=unknown_allowed)
+    for name in names:
+        label, label_problems = parse_label(frame[name], name, positive, unknown_allowed=unknown_allowed)
         positives, labelled = int((label == 1).sum()), label != UNKNOWN
-        examples = _examples(column[labelled]) if positive is not None and not positives else ""
+        examples = _examples(frame[name][labelled]) if positive is not None and not positives else ""
         problems += label_problems or constant_label_problems(positives, int(labelled.sum()), name, positive, examples)
         values.append(label)
     raise_all(problems)
-    return label_fields(tuple(map(str, names)), np.stack(values, 1))
+    return np.stack(values, 1)
 
 
-def read_class_column(column: "pd.Series[object]", name: str, classes: Sequence[object]) -> dict[str, Any]:
-    """The labels in a column that holds the names of classes, or their numbers from 0; NaN and -1 are unknown."""
-    names = [level_name(value) for value in classes]
+def read_class_column(column: "pd.Series[object]", name: str, names: Sequence[str]) -> IntArray:
+    """The labels (n, L) in a column that holds the names of classes, or their numbers from 0; NaN and -1 are unknown."""
     cells = column.map(level_name, na_action="ignore")
     labelled = column.notna().to_numpy() & ~cells.eq(str(UNKNOWN)).to_numpy(dtype=bool, na_value=False)
     by_number = not cells[labelled].isin(names).any()
@@ -140,11 +125,11 @@ def read_class_column(column: "pd.Series[object]", name: str, classes: Sequence[
             f"label column {name!r} holds values that are none of the classes {', '.join(names)}: {', '.join(unexpected[:6])}."
             f"{did_you_mean(unexpected[0], names)} Add them to classes=[...], or leave those rows empty."
         )
-    values = np.where(labelled[:, None], codes[:, None] == np.arange(len(names)), UNKNOWN).astype(np.int64)
+    values: IntArray = np.where(labelled[:, None], codes[:, None] == np.arange(len(names)), UNKNOWN).astype(np.int64)
     empty = [class_name for k, class_name in enumerate(names) if not (values[:, k] == 1).any()]
     if empty:
         raise BadInput(f"label column {name!r} holds no row of the classes {', '.join(empty)}. Leave them out or use more rows.")
-    return label_fields(names, values, LabelKind.CLASSES)
+    return values
 
 
 def _examples(values: "pd.Series[object]") -> str:
@@ -160,7 +145,8 @@ def shorten(text: str) -> str:
 def read_columns(frame: pd.DataFrame, columns: Columns, source: str = "") -> dict[str, Any]:
     """The values of the columns of a frame that have a role, as fields of rows; raises `BadInput` with everything wrong with them.
 
-    The scores are a list with one array per label, as in their columns: logits if the columns say so, anything where a label is unknown.
+    The scores are a list with the scores and the logits, if any, of each label; they mean nothing where the label is unknown. Logs a
+    warning if rows seem to be of the same patients.
     """
     # A frame that lacks columns, or has them twice or with several values per row, is not read at all.
     counts = {name: list(frame.columns).count(name) for name in (*columns.used, columns.id) if name is not None}
@@ -178,15 +164,17 @@ def read_columns(frame: pd.DataFrame, columns: Columns, source: str = "") -> dic
     raise_all(problems, source)
     patient, fields = columns.patient, dict[str, Any](scores=[], weight=None)
     with collecting(problems):
-        labels = [frame[name] for name in columns.label]
+        names, one = tuple(map(level_name, columns.classes)) or columns.label, len(columns.label) == 1
         if columns.classes:
-            fields |= read_class_column(labels[0], columns.label[0], columns.classes)
+            targets = read_class_column(frame[columns.label[0]], columns.label[0], names)
         else:
-            fields |= read_label_columns(labels, columns.label, columns.positive, unknown_allowed=len(labels) > 1)
-            fields |= {"labels": UNNAMED_LABEL} if len(labels) == 1 else {}
+            targets = read_label_columns(frame, columns.label, columns.positive, unknown_allowed=not one)
+        # The summary of several labels is 1 if any is known to be positive; that of classes, if the class is not the first.
+        fields["y"] = ((targets[:, 1:] if columns.classes else targets) == 1).any(1).astype(np.int64)
+        fields |= {"targets": targets, "labels": names if columns.classes or not one else UNNAMED_LABEL, "kind": columns.kind}
     for at, score in enumerate(columns.score):
         labelled = fields["targets"][:, at] != UNKNOWN if "targets" in fields else True
-        values, score_problems = read_score_column(frame[score], score, columns.logits, labelled)
+        *values, score_problems = read_score_column(frame[score], score, columns.logits, labelled)
         fields["scores"].append(values)
         problems += score_problems
     if columns.weight is not None:
@@ -208,6 +196,7 @@ def read_columns(frame: pd.DataFrame, columns: Columns, source: str = "") -> dic
                 f"id column {columns.id!r}: {len(again):,} ids occur more than once in {len(frame):,} rows: {few}. Keep one row each."
             )
     raise_all(problems, source)
+    warn_of_repeated_patients(frame, columns)
     patients = read_identifiers(frame[patient]) if patient else None
     ids = read_identifiers(frame[columns.id]) if columns.id else np.arange(len(frame))
     return {**fields, "attributes": tuple(attributes), "patients": patients, "ids": ids}
@@ -252,8 +241,8 @@ def missing_columns(names: Sequence[str], columns: Sequence[str]) -> list[str]:
 
 def read_score_column(
     column: "pd.Series[object]", name: str, logits: bool = False, labelled: BoolArray | bool = True
-) -> tuple[FloatArray, list[str]]:
-    """The scores or logits in a column, and their problems in the rows that are labelled."""
+) -> tuple[FloatArray, FloatArray | None, list[str]]:
+    """The scores in a column, its logits if it holds those, and the problems of the rows that are labelled."""
     numbers = np.where(labelled, to_numbers(column), np.nan)
     empty = labelled & column.isna().to_numpy()
     text = labelled & ~empty & np.isnan(numbers)
@@ -283,7 +272,16 @@ def read_score_column(
             advice = "A score is a probability: correct them or leave those rows out."
         where = "are infinite" if logits else "lie outside [0, 1]"
         problems.append(f"score column {name!r}: {_affected_rows(outside)} {where}; the scores go from {low:g} to {high:g}. {advice}")
-    return numbers, problems
+    return *score_and_logit(numbers, logits), problems
+
+
+def score_and_logit(values: FloatArray, logits: bool) -> tuple[FloatArray, FloatArray | None]:
+    """The scores, and the logits if the values are logits, which the logistic function maps to scores."""
+    if not logits:
+        return values, None
+    from scipy.special import expit  # imported late because few files hold logits
+
+    return np.asarray(expit(values)), values
 
 
 def read_weights(column: "pd.Series[object]", name: str) -> tuple[FloatArray, list[str]]:
@@ -316,7 +314,7 @@ def identifier_problems(column: "pd.Series[object]", name: str, role: str) -> li
     if empty.any():
         what = "patient id" if role == "patient" else "id"
         problems.append(f"{role} column {name!r}: {_affected_rows(empty)} have no {what}. Fill them in or leave them out.")
-    values = column.cat.categories.to_series() if isinstance(column.dtype, pd.CategoricalDtype) else column[~empty]
+    values = column.cat.categories.to_series() if column.dtype == "category" else column[~empty]
     problem = ""
     if pd.api.types.is_float_dtype(values):
         problem = precision_problem(values, getattr(values.dtype, "numpy_dtype", values.dtype))
@@ -352,8 +350,8 @@ def frame_from_arrays(
     for role, name in roles.items():
         values: Any = arrays[role]
         values = values.detach().cpu() if hasattr(values, "detach") else values
-        if isinstance(values, (list, tuple)):  # tensors of one number each become numbers
-            cells = [v.item() if hasattr(v, "item") and getattr(v, "ndim", 1) == 0 and _is_nested(v) else v for v in values]
+        if isinstance(values, (list, tuple)):  # tensors of one number each, or of one number per label, become numbers
+            cells = [value.tolist() if hasattr(value, "tolist") and _is_nested(value) else value for value in values]
             array: npt.NDArray[Any] = np.asarray(cells, dtype=object)
         else:
             try:

@@ -174,10 +174,6 @@ class Columns(Specification):
         """The columns of another file with the bins and the reference groups of these rows."""
         return self.with_bins_of(attributes).changed(reference=[attribute.reference for attribute in attributes])
 
-    def of_label(self, at: int, **others: Any) -> Self:
-        """The columns of one of several labels, with its score."""
-        return self.changed(label=self.label[at], score=self.score[at : at + 1], **others)
-
     def problems(self) -> list[str]:
         """Problems that no table can solve: columns without or with two roles, references and classes that do not match, wrong bins."""
         problems = [f"no {role} column was named ({role}=, --{role})" for role in ("label", "group") if not getattr(self, role)]

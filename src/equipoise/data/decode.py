@@ -27,13 +27,12 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from equipoise.data.dicom import is_dicom, read_pixels, scaled_to_8_bits
+from equipoise.data.dicom import is_dicom, read_pixels, row_blocks, scaled_to_8_bits
 from equipoise.data.image_files import RAISE_LIMIT, BadImage, Broken, ImageLimit, Make, NoRoom, Pixels, Source, file_state
 from equipoise.data.preprocessing import BadTransform, Preprocessing, Transform
 from equipoise.errors import BadInput, MissingExtra, first_line
 
 FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "GIF", "WEBP", "JPEG2000", "PPM")  # importing their plugins registers them with Pillow
-PIXELS_AT_ONCE = 2**20  # pixels converted at a time, to limit the memory that a large image takes
 BYTES_PER_PIXEL = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2, "I;16L": 2, "I;16N": 2}  # by mode of Pillow; 4 in other modes
 
 logging.getLogger("PIL").addHandler(logging.NullHandler())  # Pillow logs some errors as well as raising them
@@ -149,22 +148,18 @@ def convert(image: Image.Image, mode: str) -> Image.Image:
         values = np.asarray(image)
         image = Image.fromarray(scaled_to_8_bits(values, lambda block: block, (float(values.min()), float(values.max()))))
         return image if mode == "L" else image.convert(mode)
-    if image.width * image.height <= PIXELS_AT_ONCE:
-        return _convert_block(image, mode)
+    blocks = row_blocks(image.height, image.width)
+    if len(blocks) == 1:
+        return _convert_block(image, mode, blocks[0])
     converted = Image.new(mode, image.size)
-    for box in _blocks(image):
-        converted.paste(_convert_block(image.crop(box), mode), box[:2])
+    for rows in blocks:
+        converted.paste(_convert_block(image, mode, rows), (0, rows.start))
     return converted
 
 
-def _blocks(image: Image.Image) -> Iterator[tuple[int, int, int, int]]:
-    """Boxes of whole rows of at most about PIXELS_AT_ONCE pixels."""
-    height = max(1, PIXELS_AT_ONCE // image.width)
-    for top in range(0, image.height, height):
-        yield 0, top, image.width, min(top + height, image.height)
-
-
-def _convert_block(image: Image.Image, mode: str) -> Image.Image:
+def _convert_block(image: Image.Image, mode: str, rows: slice) -> Image.Image:
+    if rows != slice(0, image.height):
+        image = image.crop((0, rows.start, image.width, rows.stop))
     if image.has_transparency_data:
         image = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", image.size, (0, 0, 0, 255)), image).convert(mode)
@@ -175,8 +170,8 @@ def _has_colours(image: Image.Image) -> bool:
     """Whether any pixel is not a shade of gray."""
     if image.mode in ("1", "L", "LA") or image.mode.startswith(("I", "F")):
         return False
-    for box in _blocks(image):
-        red, green, blue = np.moveaxis(np.asarray(_convert_block(image.crop(box), "RGB")), 2, 0)
+    for rows in row_blocks(image.height, image.width):
+        red, green, blue = np.moveaxis(np.asarray(_convert_block(image, "RGB", rows)), 2, 0)
         if (red != green).any() or (green != blue).any():
             return True
     return False

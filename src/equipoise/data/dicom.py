@@ -37,7 +37,7 @@ UNREADABLE = (ValueError, LookupError, AttributeError, TypeError, NotImplemented
 FROM_HEADER = ("sex", "age", "view")  # columns that a header can supply
 YEARS = {"Y": 1.0, "M": 1 / 12, "W": 7 / 365.25, "D": 1 / 365.25}  # by unit of an age
 LUMA = np.array([0.299, 0.587, 0.114])
-PIXELS_AT_ONCE = 2**20  # pixels mapped at a time, to limit the memory that a large image takes
+PIXELS_AT_ONCE = 2**20  # pixels mapped or converted at a time, to limit the memory that a large image takes
 INFLATED_BYTES = 2**16  # bytes of a deflated file inflated at a time
 LARGE_ELEMENT = 2**20  # bytes from which an element is not read if only the header is needed
 NULL_HANDLER = logging.NullHandler()
@@ -91,7 +91,7 @@ def scaled_to_8_bits(
     low, high = map(float, value_range)
     gray = np.empty(stored.shape[:2], np.uint8)
     with np.errstate(invalid="ignore"):
-        for rows in _blocks(stored):
+        for rows in row_blocks(*stored.shape[:2]):
             scaled = (mapped(stored[rows]).astype(np.float64) - low) * (255 / (high - low) if high > low else 0.0)
             if not np.isfinite(scaled).all():
                 raise BadImage("damaged", "holds NaN or infinite pixels")
@@ -100,10 +100,10 @@ def scaled_to_8_bits(
     return gray
 
 
-def _blocks(stored: Values) -> list[slice]:
-    """Rows of at most about PIXELS_AT_ONCE pixels."""
-    step = max(1, PIXELS_AT_ONCE // max(1, stored.shape[1]))
-    return [slice(top, top + step) for top in range(0, len(stored), step)]
+def row_blocks(height: int, width: int) -> list[slice]:
+    """The rows of an image in blocks of at most about PIXELS_AT_ONCE pixels."""
+    step = max(1, PIXELS_AT_ONCE // max(1, width))
+    return [slice(top, min(top + step, height)) for top in range(0, height, step)]
 
 
 def _mapping(pydicom: Any, data: Any, stored: Values) -> tuple[Callable[[Values], Values], tuple[float, float] | None]:
@@ -133,7 +133,7 @@ def _range_without_padding(stored: Values, mapped: Callable[[Values], Values], p
     """The minimum and maximum of the mapped values, without padding unless there is nothing else."""
     padded = padding is not None and bool((stored != padding).any())
     lows, highs = [], []
-    for rows in _blocks(stored):
+    for rows in row_blocks(*stored.shape[:2]):
         values = mapped(stored[rows])
         values = values[stored[rows] != padding] if padded else values
         if values.size:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from equipoise.data.preprocessing import MAX_PIXELS
-from equipoise.errors import BadInput, raise_all
+from equipoise.errors import BadInput, pick, raise_all
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -126,7 +126,7 @@ NAMES_LISTED = 100  # names in one message; a table may hold many thousand wrong
 
 def is_view(column: "pd.Series[Any]", view: str = "frontal") -> npt.NDArray[np.bool_]:
     """A mask of the rows with a frontal view (PA, AP or frontal, in any case), or with only one of these. Missing views are False."""
-    return np.asarray(column.astype("string").str.match(VIEWS[view]).fillna(False), dtype=bool)
+    return np.asarray(column.astype("string").str.match(VIEWS[pick("view", view, VIEWS)]).fillna(False), dtype=bool)
 
 
 def find_files(

@@ -83,9 +83,8 @@ def scan_scores(path: str | Path, columns: Columns) -> "dict[str, Scan]":
 
     if columns.id is not None:
         raise BadInput(f"{path} is read in batches, without row ids, which an audit does not report. Omit data.id (id=).")
-    return {
-        label: Scan(Path(path), columns.of_label(at, features=()), limit=columns.max_table_bytes) for at, label in enumerate(columns.label)
-    }
+    own = {label: columns.changed(label=label, score=score, features=()) for label, score in zip(columns.label, columns.score, strict=True)}
+    return {label: Scan(Path(path), of_label, limit=columns.max_table_bytes) for label, of_label in own.items()}
 
 
 def paired_columns(path: str | Path, prefix: str) -> dict[str, str]:
@@ -149,10 +148,6 @@ class ReturningPatients:
     rows: int
     of_rows: int
     left_out: bool
-
-    def to_dict(self) -> dict[str, object]:
-        """Plain values; counts only."""
-        return dict(vars(self))
 
 
 def patients_in(files: Sequence[str | Path], column: str, *, limit: int | None = None) -> frozenset[str]:

@@ -27,7 +27,7 @@ import pandas as pd
 from equipoise.data import attribute as groups
 from equipoise.data import column_values, table_files
 from equipoise.data.attribute import Attribute, IntArray, ObjectArray
-from equipoise.data.cohort import Scores, score_and_logit
+from equipoise.data.cohort import Scores
 from equipoise.data.columns import Columns
 from equipoise.data.files import LIMIT_VARIABLE, MAX_TABLE_BYTES, max_table_bytes, no_such_file
 from equipoise.data.splits import HashArray, splitmix64
@@ -216,7 +216,7 @@ class Stored:
         attributes = tuple(replace(a, codes=rows[f"code{k}"].astype(np.int64)) for k, a in enumerate(self.attributes))
         # Patients stay integers: as objects they would take 40 bytes each.
         y = rows["y"].astype(np.int64)
-        score, logit = score_and_logit(np.ascontiguousarray(rows["score"]), self.logits)
+        score, logit = column_values.score_and_logit(np.ascontiguousarray(rows["score"]), self.logits)
         owners = cast("ObjectArray | None", patients)
         return Scores(y, score, attributes, owners, name=self.name, weight=rows.get("weight"), logit=logit)
 
@@ -381,7 +381,8 @@ class _TableCoder:
                 found[label_column], label_column, columns.positive, unknown_allowed=len(self.labels) > 1
             )
             known = y[:, k] != column_values.UNKNOWN
-            score[:, k], score_problems = column_values.read_score_column(found[score_column], score_column, columns.logits, known)
+            values, logit, score_problems = column_values.read_score_column(found[score_column], score_column, columns.logits, known)
+            score[:, k] = values if logit is None else logit
             problems += label_problems + score_problems
         if columns.weight is not None:
             rows["weight"], weight_problems = column_values.read_weights(found[columns.weight], columns.weight)

@@ -20,7 +20,7 @@ multipliers instead, which grows as a power of the number of groups). Here:
 - Predictive parity is a quotient; `blind_rule` describes how it becomes a linear program of the same kind.
 - For each bound, the threshold is swept on the held-out scores: the best performance within the bound.
 
-The repaired network is an ordinary module (models.heads) and needs no group. For scores without a network, it is a rule of plain
+The repaired network is an ordinary module (models.readings) and needs no group. For scores without a network, it is a rule of plain
 numbers: the logit of the given score takes the place of the network, and the named columns are the features.
 """
 

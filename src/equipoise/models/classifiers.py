@@ -180,22 +180,22 @@ def predictor(model: object, *, positive: object = None, output: str = "auto") -
     becomes 0.5. `positive` names the positive class, unless the classes are 0 and 1, -1 and 1, or False and True. A function gets the raw
     columns of a table as a frame, or a tensor; give `output="logit"` if it returns logits.
     """
-    if isinstance(model, Predictor):
-        return model
-    if (reads := scores_method(model)) is None:
-        raise Misuse("eq.predictor", "a fitted estimator with predict_proba, or a function of rows", model, NOT_A_CLASSIFIER)
     if output not in ("auto", "probability", "logit"):
         raise BadInput(f"output must be auto, probability or logit; got {output!r}")
-    if not reads:
-        return Predictor(model, FUNCTION, "", libraries_of(model), output=output)
-    return Predictor(model, ESTIMATOR, reads, libraries_of(model), *_columns(model), *_classes(model, positive), output)
+    if (found := _predictor(model, positive, output)) is None:
+        raise Misuse("eq.predictor", "a fitted estimator with predict_proba, or a function of rows", model, NOT_A_CLASSIFIER)
+    return found
 
 
-def scores_method(model: object) -> str | None:
-    """The method of an estimator that gives its scores, empty for a function; None for anything else, such as a network or a class."""
+def _predictor(model: object, positive: object = None, output: str = "auto") -> Predictor | None:
+    """An estimator or a function as a predictor; None for anything else, such as a network or a class."""
+    if isinstance(model, Predictor):
+        return model
     if isinstance(model, type) or is_network(model):
         return None
-    return next((name for name in READS if callable(getattr(model, name, None))), "" if callable(model) else None)
+    if (reads := next((name for name in READS if callable(getattr(model, name, None))), None)) is not None:
+        return Predictor(model, ESTIMATOR, reads, libraries_of(model), *_columns(model), *_classes(model, positive), output)
+    return Predictor(model, FUNCTION, "", libraries_of(model), output=output) if callable(model) else None
 
 
 def _array(values: Any) -> Any:
@@ -208,7 +208,7 @@ def _classes(model: Any, positive: object) -> tuple[tuple[object, ...], object]:
     names = _attribute(model, "classes_")
     if names is None:
         return (), positive
-    if isinstance(names, list) and names and not np.isscalar(names[0]):
+    if len(names) and np.ndim(names[0]):
         raise BadInput("the model has several outputs. Give a model of one label, or a function that returns the probability of one.")
     classes = tuple(np.asarray(names).tolist())
     if len(classes) != 2:
@@ -313,12 +313,12 @@ def load_predictor(
     messages = [str(warning.message) for warning in caught]
     for text in dict.fromkeys(message.splitlines()[0] for message in messages if "version" in message):
         log.warning("%s: %s", source, text)
-    if scores_method(model) is None:
+    if (found := _predictor(model, positive)) is None:
         raise BadInput(
             f"{source} holds an object of type {type(model).__name__}, which has neither predict_proba nor decision_function. "
             "Save a fitted classifier by itself."
         )
-    return predictor(model, positive=positive)
+    return found
 
 
 def classifier(subject: object) -> "nn.Module | Predictor | None":
@@ -342,7 +342,7 @@ def classifier(subject: object) -> "nn.Module | Predictor | None":
         from equipoise.models.programs import OnnxNetwork, exported_object
 
         return OnnxNetwork(b"", "an ONNX session", session=subject) if from_session else exported_object(subject)
-    return predictor(subject) if isinstance(subject, Predictor) or scores_method(subject) is not None else None
+    return _predictor(subject)
 
 
 def predict(model: "nn.Module | Predictor | None", cohort: Rows, *, output: str = "auto", raw: "Tensor | None" = None) -> Scores:

@@ -12,6 +12,7 @@ import logging
 import os
 import sys
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -30,7 +31,6 @@ MATRIX_ROOM = 8  # memory for products with a matrix, as a multiple of its size
 DEVICE = "EQUIPOISE_DEVICE"  # the device, such as cpu or cuda:1; default: the network's, or a GPU for images
 log = logging.getLogger(__name__)
 Step = Callable[..., None]
-Pool = Any  # memory that several recordings share, since only one of them runs at a time
 
 
 class Feed:
@@ -204,7 +204,7 @@ class Captured:
     The step runs three times before it is recorded, so it may change only what it overwrites, and `untouched`, which is then restored.
     """
 
-    def __init__(self, step: Step, examples: Sequence[Tensor], untouched: Sequence[Tensor] = (), pool: Pool | None = None) -> None:
+    def __init__(self, step: Step, examples: Sequence[Tensor], untouched: Sequence[Tensor] = (), pool: Any = None) -> None:
         self.step = step
         self._graph: torch.cuda.CUDAGraph | None = None
         if not examples[0].is_cuda:
@@ -236,3 +236,30 @@ class Captured:
         for recorded, tensor in zip(self._inputs, tensors, strict=True):
             recorded.copy_(tensor, non_blocking=True)
         self._graph.replay()
+
+
+class Recorder:
+    """Runs steps. On a GPU, a step that occurs more than `after` times with tensors of the same shapes is recorded, then replayed.
+
+    A step may depend only on its tensors and constants, and change only what it overwrites and `untouched`.
+    """
+
+    def __init__(self, device: torch.device, untouched: Sequence[Tensor] = (), *, after: int = 0, record: bool = True) -> None:
+        self.device, self.untouched, self.after, self.record = device, untouched, after, record and device.type == "cuda"
+        self._steps: dict[tuple[object, ...], Captured] = {}
+        self._occurrences: Counter[tuple[object, ...]] = Counter()
+        self._pool: Any = None  # memory that all recordings share, since only one of them runs at a time
+
+    def __call__(self, step: Step, *tensors: Tensor | None, key: object = None) -> None:
+        """Runs the step. `key` identifies it if the function is a new object each time. Tensors may be on the CPU."""
+        inputs = [to_device(t, self.device) for t in tensors if t is not None]
+        name = (step if key is None else key, *(t.shape for t in inputs))
+        if self.record:
+            self._occurrences[name] += 1
+        if not self.record or self._occurrences[name] <= self.after:
+            step(*inputs)
+            return
+        if name not in self._steps:
+            self._pool = self._pool or torch.cuda.graph_pool_handle()
+            self._steps[name] = Captured(step, inputs, self.untouched, self._pool)
+        self._steps[name](*inputs)

@@ -24,10 +24,10 @@ from torch import Tensor, nn
 
 from equipoise.errors import BadInput, EquipoiseError, first_line, raise_all
 from equipoise.models import programs
-from equipoise.models.heads import BiasScore, Recalibrated
 from equipoise.models.loading import Code, fit_weights, network_with
 from equipoise.models.mlp import MLP
 from equipoise.models.programs import ORIGINAL_ONNX, PROGRAM, OnnxNetwork, onnx_file_and_output, onnx_in, quiet, weights_of
+from equipoise.models.readings import BiasScore, Recalibrated
 from equipoise.models.score import WRAPPED, as_matrix, evaluating
 from equipoise.models.units import MASK
 from equipoise.models.weights import Checkpoint, bare, file_content, misfits, prefix_of, safetensors_in

@@ -13,7 +13,6 @@ tensor, and follows the gradient within it.
 
 import copy
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -23,14 +22,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from equipoise.models.devices import Captured, Pool, device_of, to_device
+from equipoise.models.devices import Recorder, device_of, to_device
 
 MOMENTUM, EPS = 0.1, 1e-5  # of batch norm, the defaults of torch.nn
 CPU_CHUNK = 512  # rows of one evaluation step: activations of a chunk stay in the processor's cache
 DEVICE_CHUNK = 2**14  # on other devices, which are faster in few large steps
 NORM_BACKWARD = torch.ops.aten.native_batch_norm_backward.default  # named in full: choosing the variant takes as long as the operation
 RELU_BACKWARD = torch.ops.aten.threshold_backward.default
-RECORD_AFTER = 8  # occurrences of a step before it is recorded, since a recording takes as long as a hundred steps
+RECORD_AFTER = 8  # small steps before one is recorded, since a recording takes as long as a hundred of them
 OPTIMISERS: dict[str, type[torch.optim.Adam] | type[torch.optim.AdamW]] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 BETAS = (0.9, 0.99)  # of blockwise Adam
 NEAR_ZERO = 1e-12
@@ -125,6 +124,10 @@ class FlatMLP:
     def state(self) -> list[Tensor]:
         """Everything that training changes: the parameters in one tensor, and running statistics."""
         return [self.theta, *self.means, *self.variances]
+
+    def recorder(self) -> Recorder:
+        """Runs the steps of this network, which set the gradient and, in training, update the running statistics."""
+        return Recorder(self.device, [*self.means, *self.variances], after=RECORD_AFTER)
 
     def trained(self) -> MLP:
         """A copy of the network in its present state, on its original device."""
@@ -230,35 +233,6 @@ class FlatMLP:
         if self.device.type == "cpu":
             return numbers.new_zeros(1).index_add_(0, torch.zeros_like(self.block), numbers)
         return self.block_sums(numbers).sum(0, keepdim=True)
-
-
-class Recorder:
-    """Runs steps of a flat MLP. On a GPU a step that occurs often enough with tensors of the same shapes is recorded, then replayed.
-
-    A step sets the gradient and, in training, updates the running statistics; it may depend only on its tensors and constants.
-    """
-
-    def __init__(self, flat: FlatMLP) -> None:
-        self.flat = flat
-        self._steps: dict[tuple[object, ...], Captured] = {}
-        self._occurrences: Counter[tuple[object, ...]] = Counter()
-        self._pool: Pool | None = None
-
-    def __call__(self, step: Callable[..., None], *tensors: Tensor | None, key: object = None) -> None:
-        """Runs the step. `key` identifies it if the function is a new object each time. Tensors may be on the CPU."""
-        inputs = [to_device(t, self.flat.device) for t in tensors if t is not None]
-        if self.flat.device.type != "cuda":
-            step(*inputs)
-            return
-        name = (step if key is None else key, *(t.shape for t in inputs))
-        self._occurrences[name] += 1
-        if self._occurrences[name] <= RECORD_AFTER:
-            step(*inputs)
-            return
-        if name not in self._steps:
-            self._pool = self._pool or torch.cuda.graph_pool_handle()
-            self._steps[name] = Captured(step, inputs, [*self.flat.means, *self.flat.variances], self._pool)
-        self._steps[name](*inputs)
 
 
 class Critic(nn.Module):

@@ -98,9 +98,9 @@ def exported_in(content: bytes, source: str, *, keep: bool = False) -> ExportedN
         inputs = [node for node in program.graph.nodes if node.op == "placeholder" and node.name in names]
         if len(inputs) != 1:
             problems.append(f"the program takes {len(inputs)} inputs; one tensor of rows is needed. Export a network that takes one.")
-        elif isinstance(value := inputs[0].meta.get("val"), Tensor) and value.ndim and isinstance(value.shape[0], int):
+        elif (shape := getattr(inputs[0].meta.get("val"), "shape", ())) and isinstance(shape[0], int):
             problems.append(
-                f"the program takes batches of exactly {value.shape[0]} rows. "
+                f"the program takes batches of exactly {shape[0]} rows. "
                 "Export it with dynamic_shapes=({0: torch.export.Dim.DYNAMIC},) for batches of any size."
             )
         calls = [(str(node.target).removeprefix("aten.").partition(".")[0].rstrip("_"), node.args) for node in program.graph.nodes]

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from equipoise.data import Cohort, FloatArray, Images
 from equipoise.errors import BadInput, raise_all
 from equipoise.models import mlp, ranks, score
-from equipoise.models.devices import Captured, Feed, Pool, compute_device, device_of, in_layout, mixed_precision, to_device, within_memory
+from equipoise.models.devices import Feed, Recorder, compute_device, device_of, in_layout, mixed_precision, to_device, within_memory
 from equipoise.models.mlp import MLP, FlatMLP, Optimiser, copied
 from equipoise.models.score import as_matrix, feed_outputs, labels_of, output_kind, outputs, sigmoid, single_output
 from equipoise.models.units import Layer, combine_sums, find_units, gap_gradients, row_parts, sum_count, switch_off
@@ -50,9 +50,8 @@ class Repairable:
         values = VALUES_WITH_GRAPH.get(self.device.type, VALUES_WITH_GRAPH["cpu"])
         self._at_once = score.rows_at_once(self.feed, values)  # lowered if memory is too small
         self._optimisers: list[Optimiser] = []
-        self._steps: dict[tuple[Backward, int], Captured] = {}
+        self._run = Recorder(self.device, record=self.feed.resident)
         self._backwards: dict[Slope, Backward] = {}
-        self._pool: Pool | None = None
         # From the network's output to (b, labels).
         self._taken = as_matrix if several else lambda raw, rows: single_output(raw, rows)[:, None]
         with score.evaluating(self.model), torch.no_grad():
@@ -174,30 +173,19 @@ class Repairable:
             unit = max(8, batch // 32 * 8)
             more = -len(rows) % unit if len(rows) else unit  # rows of weight zero
             rows, values = torch.cat([rows, rows.new_zeros(more)]), [torch.cat([v, v.new_zeros(more, self.labels)]) for v in values]
-        with within_memory(len(rows)):
-            self._step(backward, len(rows), len(values))(rows.to(self.device), *(v.to(self.device) for v in values))
-        ranks.add_up_gradients(self._trainable())
-
-    def _step(self, backward: Backward, rows: int, values: int) -> Captured:
-        """The step that sets the gradient by `backward` from the outputs of a number of rows and a number of values of each."""
         parameters = self._trainable()
         for p in parameters:
             if p.grad is None:
                 p.grad = torch.zeros_like(p)
 
-        def step(index: Tensor, *values: Tensor) -> None:
+        def step(index: Tensor, *row_values: Tensor) -> None:
             torch._foreach_zero_([p.grad for p in parameters if p.grad is not None])
             if len(index):
-                backward(self._raw_outputs(index), *values)
+                backward(self._raw_outputs(index), *row_values)
 
-        if self.device.type != "cuda" or not self.feed.resident:
-            return Captured(step, [torch.empty(0)])
-        key = (backward, rows)
-        if key not in self._steps:
-            zeros = [torch.zeros(rows, self.labels, device=self.device) for _ in range(values)]
-            self._pool = self._pool or torch.cuda.graph_pool_handle()
-            self._steps[key] = Captured(step, [torch.zeros(rows, dtype=torch.int64, device=self.device), *zeros], pool=self._pool)
-        return self._steps[key]
+        with within_memory(len(rows)):
+            self._run(step, rows, *values, key=backward)
+        ranks.add_up_gradients(parameters)
 
     def _sum_over_processes(self, tensor: Tensor) -> Tensor:
         on_device = tensor.to(self.device) if ranks.size() > 1 else tensor
@@ -346,7 +334,7 @@ class RepairableMLP(Repairable):
         self._marked = []
         self._optimisers = []
         self._hidden: list[int] = []  # hidden layers whose units may be pruned; empty if columns of the input may
-        self._run = mlp.Recorder(self.flat)
+        self._run = self.flat.recorder()
         self._elsewhere: tuple[Tensor | Images, Tensor] = (inputs, self.x)  # the other inputs of an evaluation, on the device
 
     def scores_and_features(self, index: Tensor, *, generator: np.random.Generator | None = None) -> tuple[Tensor, Tensor]:

@@ -21,7 +21,7 @@ from equipoise.data import Cohort, check_apart, check_cohort, child_seed, genera
 from equipoise.errors import BadInput, raise_all
 from equipoise.models import ranks
 from equipoise.models.devices import Captured, Feed, compute_device, in_layout, mixed_precision, requested_device, within_memory
-from equipoise.models.mlp import MLP, OPTIMISERS, FlatAdam, FlatMLP, Recorder, copied
+from equipoise.models.mlp import MLP, OPTIMISERS, FlatAdam, FlatMLP, copied
 from equipoise.models.score import as_scores, feed_outputs, modules_of, output_kind, outputs, single_output
 from equipoise.specification import Specification, one_of
 
@@ -160,7 +160,7 @@ class _MLPRun:
         self.flat = FlatMLP(initial_mlp(train.inputs.shape[1], seed), requested_device())
         self.x, self.x_valid = (part.inputs[:].to(self.flat.device) for part in (train, valid))
         self.y, self.y_valid = (torch.from_numpy(part.y).float().to(self.flat.device) for part in (train, valid))
-        self.recorder = Recorder(self.flat)
+        self.recorder = self.flat.recorder()
         self.shuffle, self.dropout = generator(seed, "shuffle"), generator(seed, "dropout")
         self.optimiser = FlatAdam(self.flat, settings.learning_rate)
         self.plateau, self.since_plateau = np.float32(np.inf), 0

@@ -77,10 +77,13 @@ class _Finder(importlib.abc.MetaPathFinder):
         return spec
 
 
+_finder = _Finder()
+
+
 def prepare_torchvision() -> None:
     """Lets this process import torchvision, also if its compiled operators do not fit this torch. Does not import it."""
-    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
+    if _finder not in sys.meta_path:
+        sys.meta_path.insert(0, _finder)
 
 
 def import_torchvision() -> ModuleType:

@@ -49,7 +49,7 @@ def load(name: str, root: str | Path | None = None, **options: object) -> Cohort
         raise Misuse("eq.load", f"the name of a data set ({', '.join(CATALOGUE)})", name, {"DataFrame": advice, "PurePath": advice})
     if name not in CATALOGUE and Path(name).suffix.lower() in (".csv", ".gz", ".parquet", ".tsv", ".xlsx"):
         raise BadInput(f"eq.load takes the name of a data set ({', '.join(CATALOGUE)}), not a file; got {name!r}. {advice}")
-    recipe = _recipe(name)
+    recipe = recipe_of(name)
     unknown = [option for option in options if option not in recipe.options]
     if unknown:
         raise BadInput(f"data set {name!r} has no option {', '.join(map(repr, unknown))}. Valid: {', '.join(recipe.options)}.")
@@ -63,7 +63,7 @@ def data_folder(name: str, root: str | Path | None = None) -> Path:
 
     For data that have to be downloaded by hand, one table is enough here: the loader decides which of the others it needs.
     """
-    recipe = _recipe(name)
+    recipe = recipe_of(name)
     folder, states = _best_folder(recipe, root)
     problems = [f"{state.path or state.file} {state.status}" for state in states if state.status != "ok"]
     if problems and not (recipe.by_hand and len(problems) < len(states)):
@@ -79,7 +79,7 @@ def check_files(name: str, root: str | Path | None = None, **folders: str | Path
 
     `folders` are options of `load` that name another folder for some of the files. A file without a known checksum is 'ok' if it exists.
     """
-    recipe = _recipe(name)
+    recipe = recipe_of(name)
     states = _best_folder(recipe, root)[1]
     return [
         _state(Path(folders[file.option]).expanduser(), file) if file.option in folders else state
@@ -87,17 +87,12 @@ def check_files(name: str, root: str | Path | None = None, **folders: str | Path
     ]
 
 
-def file_states(name: str, folder: str | Path) -> list[FileStatus]:
-    """The state of each file of a data set in one folder."""
-    return [_state(Path(folder).expanduser(), file) for file in _recipe(name).files]
-
-
 def fetch(name: str, root: str | Path | None = None, progress: Progress | None = None, open_url: OpenUrl | None = None) -> Path:
     """Downloads the files of a data set from its publisher into `root`/name, by default in the user's cache. Returns the folder.
 
     Every file is checked before any is written. Existing files with the right checksum are not downloaded again.
     """
-    recipe = _recipe(name)
+    recipe = recipe_of(name)
     if not recipe.files:
         raise BadInput(f"data set {name!r} is simulated and has no files to fetch; load it with equipoise.load({name!r})")
     if recipe.by_hand:
@@ -111,7 +106,7 @@ def fetch(name: str, root: str | Path | None = None, progress: Progress | None =
     return folder
 
 
-def _recipe(name: str) -> Recipe:
+def recipe_of(name: str) -> Recipe:
     return CATALOGUE[pick("data set", name, CATALOGUE)]
 
 

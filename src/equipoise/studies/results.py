@@ -30,13 +30,14 @@ from pydantic.dataclasses import dataclass as checked
 
 from equipoise import __version__
 from equipoise.data import Columns, Scores, atomic_path, sha256, write_text
-from equipoise.errors import BadInput, first_line, raise_all, validation_problems
+from equipoise.errors import BadInput, collecting, first_line, raise_all, validation_problems
 from equipoise.measures import GAPS, FloatArray, cell_index
 from equipoise.studies import networks
 from equipoise.studies.plan import Plan, Task, make_plan, narrow, tasks_of
 
 log = logging.getLogger(__name__)
 DEFINITION, LOCK = "study.json", ".lock"
+ROW_KEYS = ["data", "seed", "method", "measure"]  # columns that identify a row
 STUDY_SCHEMA: Literal["equipoise.study"] = "equipoise.study"
 STUDY_VERSION: Literal[2] = 2  # of study.json
 CODE = (  # that results depend on
@@ -68,10 +69,7 @@ ROW_SCHEMA = pa.schema(
         ("valid_gap", _REAL),
         ("valid_performance", _REAL),
         *((name, _REAL) for name in P_VALUES),
-        (
-            "limit",
-            _REAL,
-        ),  # upper bound (group-aware) of performance on the original network's test scores within the |gap| of the row
+        ("limit", _REAL),  # upper bound (group-aware) of performance on the original network's test scores within |gap|
         *((f"test_{name}", _REAL) for name in (*GAPS, "balanced_accuracy", "accuracy")),
         ("met", pa.bool_()),
         ("step", _WHOLE),
@@ -137,12 +135,12 @@ def locked_folder(path: str | Path, plan: Plan, root: str | Path | None = None) 
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BadInput(f"cannot make the folder {path}: {error.strerror}. Choose another one.") from error
-    with _locked(path):
+    with _lock(path):
         stored = _check_same_study(path, plan, study_identity)  # another run may have written in the meantime
         if stored is not None and stored.code != code_digest():
             log.warning("The code of Equipoise %s has changed since %s was started; its rows may not be comparable.", stored.version, path)
         if stored is None:
-            stored = Definition(
+            current = Definition(
                 schema=STUDY_SCHEMA,
                 schema_version=STUDY_VERSION,
                 study=plan.name,
@@ -152,10 +150,12 @@ def locked_folder(path: str | Path, plan: Plan, root: str | Path | None = None) 
                 identity=study_identity,
                 definition=plan.model_dump(mode="json", exclude_unset=True),
             )
-            _write_definition(path, stored)
-        elif stored.definition.get("splits", 0) < plan.splits:
-            _write_definition(path, replace(stored, definition={**stored.definition, "splits": plan.splits}))
-        yield StudyFolder(path, plan, stored.fingerprint, stored.version)
+        else:
+            splits = max(plan.splits, stored.definition.get("splits", 0))
+            current = replace(stored, definition={**stored.definition, "splits": splits})
+        if current != stored:
+            write_text(path / DEFINITION, TypeAdapter(Definition).dump_json(current, indent=1).decode() + "\n", follow=False)
+        yield StudyFolder(path, plan, current.fingerprint, current.version)
 
 
 def open_study(path: str | Path) -> StudyFolder:
@@ -188,12 +188,14 @@ def finished(folder: StudyFolder) -> set[Task]:
 
 def read_rows(folder: StudyFolder) -> pd.DataFrame:
     """All rows so far, without traces, in the order of the study. Raises one error with every damaged file."""
-    return split_traces(read_whole(folder))[0]
+    return read_whole(folder).drop(columns=[*TRACE, *POOLED_COLUMNS])
 
 
 def read_traces(folder: StudyFolder) -> pd.DataFrame:
     """The steps of all rows so far, one row per step."""
-    return split_traces(read_whole(folder))[1]
+    steps = read_whole(folder)[[*ROW_KEYS, *TRACE]].explode(list(TRACE), ignore_index=True).rename(columns=TRACE)
+    kinds = {"step": "int64", **dict.fromkeys(list(TRACE.values())[1:], "float64")}
+    return steps.dropna(subset="step").astype(kinds).reset_index(drop=True)
 
 
 def read_timings(folder: StudyFolder) -> pd.DataFrame:
@@ -201,16 +203,15 @@ def read_timings(folder: StudyFolder) -> pd.DataFrame:
     timings = []
     for task in tasks_of(folder.plan):
         path = folder.file(task)
-        if path.is_file() and not task.method:
-            seconds = float(networks.read_about(path)["seconds"])
-        elif not task.method and path.with_suffix(".json").is_file():
-            seconds = float(json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))["seconds"])
-        elif path.is_file():
-            seconds = float(rows_from_bytes(path.read_bytes(), str(path))["seconds"].iloc[0])
+        dropped = path.with_suffix(".json")
+        if path.is_file():
+            about = rows_from_bytes(path.read_bytes(), str(path)).iloc[0] if task.method else networks.read_about(path)
+        elif dropped.is_file():
+            about = json.loads(dropped.read_text(encoding="utf-8"))
         else:
             continue
-        timings.append((task.data, task.seed, task.method or "training", task.measure, seconds))
-    return pd.DataFrame(timings, columns=["data", "seed", "method", "measure", "seconds"])
+        timings.append((task.data, task.seed, task.method or "training", task.measure, float(about["seconds"])))
+    return pd.DataFrame(timings, columns=[*ROW_KEYS, "seconds"])
 
 
 def identity(plan: Plan, root: str | Path | None) -> dict[str, Any]:
@@ -263,13 +264,9 @@ def read_whole(folder: StudyFolder) -> pd.DataFrame:
     """All rows so far, with traces and pooled decisions, in the order of the study."""
     frames: list[pd.DataFrame] = []
     problems: list[str] = []
-    for task in tasks_of(folder.plan):
-        path = folder.file(task)
-        if task.method and path.is_file():
-            try:
-                frames.append(rows_from_bytes(path.read_bytes(), str(path)))
-            except BadInput as error:
-                problems += error.problems
+    for path in [folder.file(task) for task in tasks_of(folder.plan) if task.method]:
+        with collecting(problems):
+            frames += [rows_from_bytes(path.read_bytes(), str(path))] if path.is_file() else []
     raise_all(problems, str(folder.path))
     if not frames:
         return ROW_SCHEMA.empty_table().to_pandas()
@@ -287,8 +284,7 @@ def _verified_origin(content: bytes, task: Task, source: str) -> tuple[str, str]
             raise BadInput(f"{source} holds the network of another split.")
         return about["fingerprint"], about["version"]
     frame = rows_from_bytes(content, source)
-    expected = (task.data, task.seed, task.method, task.measure)
-    if [*frame[["data", "seed", "method", "measure"]].itertuples(index=False, name=None)] != [expected]:
+    if [*frame[ROW_KEYS].itertuples(index=False, name=None)] != [(task.data, task.seed, task.method, task.measure)]:
         raise BadInput(f"{source} holds another row than its name says.")
     return str(frame["fingerprint"].iloc[0]), str(frame["version"].iloc[0])
 
@@ -328,15 +324,6 @@ def rows_from_bytes(content: bytes, source: str) -> pd.DataFrame:
         if name not in types:
             table = table.append_column(ROW_SCHEMA.field(name), pa.nulls(len(table), ROW_SCHEMA.field(name).type))
     return table.select([*ROW_SCHEMA.names, *other_measures]).replace_schema_metadata().to_pandas()
-
-
-def split_traces(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The rows without traces, and the traces with one row per step."""
-    keys = ["data", "seed", "method", "measure"]
-    rows = frame.drop(columns=[*TRACE, *POOLED_COLUMNS])
-    steps = frame[[*keys, *TRACE]].explode(list(TRACE), ignore_index=True).rename(columns=TRACE)
-    kinds = {"step": "int64", **dict.fromkeys(list(TRACE.values())[1:], "float64")}
-    return rows, steps.dropna(subset="step").astype(kinds).reset_index(drop=True)
 
 
 def pooled_columns(scores: Scores, decisions: FloatArray, salt: str) -> dict[str, Any]:
@@ -408,12 +395,8 @@ def _read_definition(path: Path) -> Definition:
         raise BadInput(*others, f"{last}. {advice}", source=str(source)) from error
 
 
-def _write_definition(path: Path, definition: Definition) -> None:
-    write_text(path / DEFINITION, TypeAdapter(Definition).dump_json(definition, indent=1).decode() + "\n", follow=False)
-
-
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _lock(path: Path) -> Iterator[None]:
     """Prevents two runs from working in one folder. The system removes the lock when the process ends, however it ends."""
     if sys.platform == "win32":
         yield

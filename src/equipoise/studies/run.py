@@ -1,7 +1,7 @@
 """Runs the unfinished tasks of a study: trainings before the methods that need them, the most expensive first.
 
 A runner takes tasks and returns their results in any order: in this process, in several processes on this machine, or on a Ray cluster. All
-of them call `attempt`. The death of a worker is reported in the result, not raised.
+of them call `attempt_task`. The death of a worker is reported in the result, not raised.
 
 Processes are not left to concurrent.futures, where a worker that dies fails every running task of its pool. One pool per worker with the
 same guarantees (which task died and how, no orphans, Ctrl-C only in the parent, nothing imported from the current folder) was as long and
@@ -18,11 +18,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import torch
 
@@ -30,9 +31,9 @@ from equipoise.data import Images, count_by_kind, uninterrupted
 from equipoise.errors import BadInput, EquipoiseError, MissingExtra, first_line, pick
 from equipoise.models import computing_on, requested_device
 from equipoise.studies.networks import MLP
-from equipoise.studies.plan import Plan, StudyTask, Task, TaskResult, cost, tasks_of
+from equipoise.studies.plan import Plan, StudyTask, Task, TaskResult, task_cost, tasks_of
 from equipoise.studies.results import StudyFolder, finished, locked_folder
-from equipoise.studies.worker import attempt
+from equipoise.studies.worker import attempt_task
 
 log = logging.getLogger(__name__)
 LIVES = 3  # the run stops after this many workers have died in one task
@@ -70,11 +71,7 @@ class Runner(Protocol):
     @property
     def slots(self) -> int: ...
 
-    @property
-    def local(self) -> bool:
-        """Whether workers can read the files of this machine."""
-
-    def submit(self, work: StudyTask, cohort: bytes | None, trained: bytes | Path | None) -> None:
+    def submit(self, work: StudyTask, cohort: bytes | None) -> None:
         """Starts a task."""
 
     def next(self) -> tuple[StudyTask, TaskResult]:
@@ -85,6 +82,7 @@ class Runner(Protocol):
 
 
 Progress = Callable[[Event], None]
+Pipe: TypeAlias = "Connection[Any, Any]"
 
 
 def run_study(
@@ -145,21 +143,21 @@ class _Run:
     root: str | Path | None
     progress: Progress | None
     device: str | None = None
-    running: dict[str, Task] = field(default_factory=dict)
-    deaths: dict[str, int] = field(default_factory=dict)
+    running: list[Task] = field(default_factory=list)
+    deaths: Counter[Task] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
     cohorts: dict[str, bytes] = field(default_factory=dict)
-    uses_left: Counter[str] = field(default_factory=Counter)  # by training: the number of methods that still need its networks
+    uses_left: Counter[Task] = field(default_factory=Counter)  # by training: the number of methods that still need its networks
     failed: int = 0
     start: float = field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:
         plan = self.folder.plan
         self.total = len(tasks_of(plan))
-        self.costs = {task.key: cost(plan, task) for task in self.pending}
+        self.costs = {task: task_cost(plan, task) for task in self.pending}
         # Splits are run in order, so that a worker finds the sets of its last task, and a run that is stopped early has complete splits.
-        self.pending = sorted(self.pending, key=lambda task: (task.seed, task.data, -self.costs[task.key], task.key))
-        self.uses_left.update(task.training.key for task in self.pending if task.method)
+        self.pending = sorted(self.pending, key=lambda task: (task.seed, task.data, -self.costs[task], task.key))
+        self.uses_left.update(task.training for task in self.pending if task.method)
 
     def run_all(self, runner: Runner) -> None:
         """Runs all pending tasks."""
@@ -171,7 +169,7 @@ class _Run:
                 break  # the remaining tasks could not be started
             self._report_progress(note)
             work, outcome = runner.next()
-            del self.running[work.task.key]
+            self.running.remove(work.task)
             note = self._handle(work.task, outcome)
         self._report_progress(note)
         if self.problems:
@@ -185,8 +183,8 @@ class _Run:
 
         If networks are deleted after use, trainings come last, so that few networks exist at a time.
         """
-        unfinished = {task.key for task in (*self.pending, *self.running.values()) if not task.method}
-        candidates = [task for task in self.pending if not task.method or task.training.key not in unfinished]
+        unfinished = {task for task in (*self.pending, *self.running) if not task.method}
+        candidates = [task for task in self.pending if not task.method or task.training not in unfinished]
         if not candidates:
             return None
         keep = self.folder.plan.keep_networks
@@ -196,25 +194,23 @@ class _Run:
 
     def _submit(self, runner: Runner, task: Task) -> None:
         folder = self.folder
-        self.running[task.key] = task
+        self.running.append(task)
         try:
             cohort = self._cohort(task.data)
         except EquipoiseError as error:
-            del self.running[task.key]
+            self.running.remove(task)
             self._fail(task, str(error), others=[t for t in self.pending if t.data == task.data])
             return
-        file = folder.file(task.training)
-        # Weights can be half a gigabyte, so they are sent only to a worker that cannot read the file.
-        trained = None if not task.method else file.absolute() if runner.local else file.read_bytes()
-        runner.submit(StudyTask(folder.plan, folder.fingerprint, folder.version, task, self.device), cohort, trained)
+        trained = folder.file(task.training).absolute().read_bytes if task.method else None
+        runner.submit(StudyTask(folder.plan, folder.fingerprint, folder.version, task, self.device, trained), cohort)
 
     def _handle(self, task: Task, outcome: TaskResult) -> str:
         """Stores the result of a task, or handles its failure. Returns a note about a failure."""
         if outcome.content is not None:
             self.folder.store(task, outcome.content)
             if task.method:
-                self.uses_left[task.training.key] -= 1  # not after a failure: the method still needs its networks
-                if not self.uses_left[task.training.key] and not self.folder.plan.keep_networks:
+                self.uses_left[task.training] -= 1  # not after a failure: the method still needs its networks
+                if not self.uses_left[task.training] and not self.folder.plan.keep_networks:
                     self.folder.drop(task.training)
             return ""
         if not outcome.died:
@@ -222,10 +218,10 @@ class _Run:
                 log.error("%s\n%s", task, outcome.details)
             self._fail(task, outcome.problem, others=[t for t in self.pending if not task.method and t.training == task])
             return f"{task}: {outcome.problem}"
-        self.deaths[task.key] = self.deaths.get(task.key, 0) + 1
-        note = f"{task}: {outcome.problem}; worker {self.deaths[task.key]} of {LIVES} lost in this task"
+        self.deaths[task] += 1
+        note = f"{task}: {outcome.problem}; worker {self.deaths[task]} of {LIVES} lost in this task"
         log.warning(note)
-        if self.deaths[task.key] >= LIVES:
+        if self.deaths[task] >= LIVES:
             raise TasksFailed(f"{note}. The results of all finished tasks are stored. Check the memory: use fewer --workers.")
         self.pending.insert(0, task)
         return note
@@ -258,10 +254,10 @@ class _Run:
     def _report_progress(self, note: str, *doing: str) -> None:
         if self.progress is None:
             return
-        left = [*self.pending, *self.running.values()]
+        left = [*self.pending, *self.running]
         total_cost = sum(self.costs.values()) or 1.0
-        share = (total_cost - sum(self.costs[task.key] for task in left)) / total_cost if len(left) < len(self.costs) else 0.0
-        names = (*doing, *(str(task) for task in self.running.values()))
+        share = (total_cost - sum(self.costs[task] for task in left)) / total_cost if len(left) < len(self.costs) else 0.0
+        names = (*doing, *map(str, self.running))
         self.progress(Event(self.total - len(left) - self.failed, self.total, share, time.perf_counter() - self.start, names, note))
 
 
@@ -289,80 +285,69 @@ class Serial:
     """One task after another in this process."""
 
     slots = 1
-    local = True
 
     def __init__(self) -> None:
-        self._queue: list[tuple[StudyTask, bytes | None, bytes | Path | None]] = []
+        self._queue: list[tuple[StudyTask, bytes | None]] = []
 
-    def submit(self, work: StudyTask, cohort: bytes | None, trained: bytes | Path | None) -> None:
-        self._queue.append((work, cohort, trained))
+    def submit(self, work: StudyTask, cohort: bytes | None) -> None:
+        self._queue.append((work, cohort))
 
     def next(self) -> tuple[StudyTask, TaskResult]:
-        work, cohort, trained = self._queue.pop(0)
-        return work, attempt(work, cohort, trained)
+        work, cohort = self._queue.pop(0)
+        return work, attempt_task(work, cohort)
 
     def close(self) -> None:
         self._queue.clear()
 
 
-@dataclass(frozen=True, eq=False)
-class _Worker:
-    process: BaseProcess
-    pipe: "Connection[Any, Any]"
-
-
 class Processes:
     """Spawned processes with one compute thread each. They end when their parent ends, however it ends."""
 
-    local = True
-
     def __init__(self, workers: int | None) -> None:
         self.slots = workers or cores()
-        self._idle: list[_Worker] = []
-        self._busy: dict[_Worker, StudyTask] = {}
+        self._processes: dict[Pipe, BaseProcess] = {}
+        self._busy: dict[Pipe, StudyTask] = {}
 
-    def submit(self, work: StudyTask, cohort: bytes | None, trained: bytes | Path | None) -> None:
-        worker = self._idle.pop() if self._idle else self._start()
-        self._busy[worker] = work
+    def submit(self, work: StudyTask, cohort: bytes | None) -> None:
+        pipe = next((idle for idle in self._processes if idle not in self._busy), None) or self._start()
+        self._busy[pipe] = work
         with suppress(BrokenPipeError, ConnectionResetError):  # it died while idle; `next` reports it
-            worker.pipe.send((work, cohort, trained))
+            pipe.send((work, cohort))
 
     def next(self) -> tuple[StudyTask, TaskResult]:
-        ready: Any = wait([worker.pipe for worker in self._busy])[0]
-        worker = next(w for w in self._busy if w.pipe is ready)
-        work = self._busy.pop(worker)
+        pipe: Any = wait(list(self._busy))[0]
+        work = self._busy.pop(pipe)
         try:
-            outcome = worker.pipe.recv()
+            outcome: TaskResult = pipe.recv()
         except (EOFError, ConnectionResetError):
-            worker.process.join()
-            worker.pipe.close()
-            return work, TaskResult(problem=f"its process ended with exit code {worker.process.exitcode}", died=True)
+            process = self._processes[pipe]
+            process.join()  # first, since killing it would change its exit code
+            self._stop(pipe)
+            return work, TaskResult(problem=f"its process ended with exit code {process.exitcode}", died=True)
         if outcome.content is None:  # the failure may have left the GPU in an unusable state for this process
-            self._stop(worker)
-        else:
-            self._idle.append(worker)
+            self._stop(pipe)
         return work, outcome
 
     def close(self) -> None:
-        for worker in (*self._idle, *self._busy):
-            self._stop(worker)
-        self._idle.clear()
+        for pipe in list(self._processes):
+            self._stop(pipe)
         self._busy.clear()
 
-    @staticmethod
-    def _stop(worker: _Worker) -> None:
-        worker.process.kill()
-        worker.process.join()
-        worker.pipe.close()
+    def _stop(self, pipe: Pipe) -> None:
+        process = self._processes.pop(pipe)
+        process.kill()
+        process.join()
+        pipe.close()
 
-    def _start(self) -> _Worker:
+    def _start(self) -> Pipe:
         context = multiprocessing.get_context("spawn")
         parent_end, worker_end = context.Pipe()
         process = context.Process(target=_worker_loop, args=(worker_end, self.slots), daemon=True)
         with uninterrupted(), _safe_path():  # a terminal sends Ctrl-C to every process; only the parent handles it
             process.start()
         worker_end.close()
-        return _Worker(process, parent_end)
+        self._processes[parent_end] = process
+        return parent_end
 
 
 @contextmanager
@@ -379,14 +364,14 @@ def _safe_path() -> Iterator[None]:
             os.environ["PYTHONSAFEPATH"] = before
 
 
-def _worker_loop(pipe: "Connection[Any, Any]", processes: int) -> None:
+def _worker_loop(pipe: Pipe, processes: int) -> None:
     """The main loop of a worker: receives tasks and sends outcomes until the parent closes the pipe or ends."""
     threading.Thread(target=_die_with_parent, daemon=True).start()
     if torch.cuda.is_available():  # PyTorch caches freed memory, which would be unavailable to the other processes
         torch.cuda.set_per_process_memory_fraction(USABLE / processes)
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):
         while True:
-            pipe.send(attempt(*pipe.recv()))
+            pipe.send(attempt_task(*pipe.recv()))
 
 
 def _die_with_parent() -> None:
@@ -401,8 +386,6 @@ class OnRay:
 
     Cohorts and networks are sent with the tasks, so the machines of a cluster need Equipoise but not the data.
     """
-
-    local = False
 
     def __init__(self, workers: int | None, address: str | None) -> None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no usage statistics are sent
@@ -422,14 +405,15 @@ class OnRay:
                     f"no Ray cluster at {address!r}: {first_line(error)}. Start one, or leave --address out for a local one."
                 ) from error
         self.slots = workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
-        self._attempt = ray.remote(num_cpus=1, max_retries=RETRIES)(attempt)
+        self._attempt = ray.remote(num_cpus=1, max_retries=RETRIES)(attempt_task)
         self._sent: dict[str, Any] = {}  # references to cohorts by name of data; each is sent once
         self._running: dict[Any, StudyTask] = {}
 
-    def submit(self, work: StudyTask, cohort: bytes | None, trained: bytes | Path | None) -> None:
+    def submit(self, work: StudyTask, cohort: bytes | None) -> None:
         if cohort is not None and work.task.data not in self._sent:
             self._sent[work.task.data] = self._ray.put(cohort)
-        self._running[self._attempt.remote(work, self._sent.get(work.task.data), trained)] = work
+        read = replace(work, trained=partial(bytes, work.trained())) if work.trained else work
+        self._running[self._attempt.remote(read, self._sent.get(work.task.data))] = work
 
     def next(self) -> tuple[StudyTask, TaskResult]:
         ready = self._ray.wait(list(self._running), num_returns=1)[0][0]

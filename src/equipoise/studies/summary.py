@@ -43,7 +43,7 @@ from equipoise.studies.worker import FOLDS
 
 CELL = ["data", "measure", "method"]
 SETS = {"test": "", "validation": "valid_"}  # by set of the split: the prefix of its columns
-DIGITS = 3  # methods that are equal after rounding share a rank
+DIGITS = 3  # that tables show; methods that are equal after rounding share a rank
 VARIANCE = "corrected for splits of the same rows (Nadeau and Bengio 2003): variance * (1 / splits + shared)"  # of a comparison
 ORIGINAL = "standard"  # the method that does not change the network
 Fold = tuple[IntArray, FloatArray, IntArray]  # cells, decisions and patients of all test rows of one cross-validation
@@ -231,7 +231,7 @@ def published(data: str, measure: str, method: str, part: str = "test") -> Publi
     >>> published("adult/sex", "spd", "standard")
     Published(bias=-0.32, bias_sd=0.02, performance=0.82, performance_sd=0.01)
     """
-    numbers = _tables()[part].get(data, {}).get(measure, {}).get(method)
+    numbers = _paper_tables()[part].get(data, {}).get(measure, {}).get(method)
     return None if numbers is None else Published(*numbers)
 
 
@@ -246,7 +246,7 @@ def published_sizes(data: str) -> tuple[int, int, int] | None:
 
 
 @cache
-def _tables() -> dict[str, dict[str, dict[str, dict[str, list[float]]]]]:
+def _paper_tables() -> dict[str, dict[str, dict[str, dict[str, list[float]]]]]:
     tables: dict[str, Any] = json.loads((files("equipoise.studies") / "published.json").read_text(encoding="utf-8"))
     return {part: tables[part] for part in ("test", "validation")}
 

@@ -24,10 +24,10 @@ from equipoise.data import write_text
 from equipoise.methods import METHODS
 from equipoise.report import PANELS_PER_LINE, interval, p_value_words, plural, printable, save_figures
 from equipoise.studies.plan import Plan
-from equipoise.studies.results import SET_SIZES
-from equipoise.studies.summary import ORIGINAL, compare, published, published_sizes, study_table
+from equipoise.studies.results import ROW_KEYS, SET_SIZES
+from equipoise.studies.summary import DIGITS, ORIGINAL, compare, published, published_sizes, study_table
 
-DIGITS = 3
+WIDTH = 140  # of tables in a file, in characters
 FAR_FEWER = 0.25  # of the paper's rows: with fewer, a warning is shown
 QUANTITIES = {"gap": "bias", "performance": "performance"}
 RANKS = {1: "bold", 2: "italic"}
@@ -35,28 +35,21 @@ HEADERS = {"size": "|bias|", "p_value": "p", "published": "published", "differen
 POOLED_HEADERS = ("method", "gap", "|gap|", "p", "performance", "change of the gap", "performance lost")
 WIDTHS = {"name": 24, "ours": 17, "size": 8, "p_value": 7, "published": 16, "difference": 9}  # of columns, with the space between them
 MOST_STEPS = 150  # drawn; a panel has a line per split, so more would only make the file large
-KEYS = ["data", "seed", "method", "measure"]
 DARK, LIGHT, DARK_GREY = "#8c3a00", "#3bb08f", "#444444"  # dark orange and light green, as different in lightness as in hue
 DASHES = {"gap": [1, 0], "performance": [6, 3]}
 SHAPES = {"gap": "circle", "performance": "triangle-up"}
 
 
-def study_view(plan: Plan, rows: pd.DataFrame, width: int = 140, part: str = "test") -> RenderableType:
+def study_view(plan: Plan, rows: pd.DataFrame, width: int = WIDTH, part: str = "test") -> RenderableType:
     """The tables for a terminal of this width."""
-    frame = study_table(plan, rows, part)
-    tables = [
-        _rich(layout)
-        for measure in plan.measures
-        for quantity in QUANTITIES
-        for layout in _layouts(plan, frame[frame["measure"] == measure], measure, quantity, width, part)
-    ]
-    return Group(*tables, *(Text(line, style="dim") for line in _notes(plan, rows)))
+    tables = [_rich(layout) for layouts in _layouts(plan, rows, part, width).values() for layout in layouts]
+    return Group(*tables, *(Text(line, style="dim") for line in _footnotes(plan, rows)))
 
 
 def study_text(plan: Plan, rows: pd.DataFrame) -> str:
     """The same tables as plain text."""
     with StringIO() as buffer:
-        Console(width=140, file=buffer, force_terminal=False).print(study_view(plan, rows))
+        Console(width=WIDTH, file=buffer, force_terminal=False).print(study_view(plan, rows))
         return buffer.getvalue()
 
 
@@ -71,14 +64,8 @@ def save_csv(plan: Plan, rows: pd.DataFrame, folder: str | Path, part: str = "te
 
 def save_latex(plan: Plan, rows: pd.DataFrame, folder: str | Path, part: str = "test") -> list[Path]:
     """Writes one file per measure and quantity, for \\input in a document with booktabs. As in the paper, without p-values."""
-    frame = study_table(plan, rows, part)
-    written = []
-    for measure in plan.measures:
-        for quantity, word in QUANTITIES.items():
-            layouts = _layouts(plan, frame[frame["measure"] == measure], measure, quantity, 140, part)
-            text = "\n".join(_latex(layout) for layout in layouts)
-            written.append(write_text(Path(folder) / f"{measure}-{word}.tex", text))
-    return written
+    texts = {name: "\n".join(_latex(layout) for layout in layouts) for name, layouts in _layouts(plan, rows, part).items()}
+    return [write_text(Path(folder) / f"{name}.tex", text) for name, text in texts.items()]
 
 
 Cell = dict[str, Any]  # the rank of a method, and texts: ours, size (the mean |gap|), p_value (over all splits), published, difference
@@ -99,7 +86,17 @@ class Layout(NamedTuple):
         return [name for name in ("ours", *HEADERS) if any(name in cell for line in self.cells for cell in line)]
 
 
-def _layouts(plan: Plan, frame: pd.DataFrame, measure: str, quantity: str, width: int, part: str) -> Iterator[Layout]:
+def _layouts(plan: Plan, rows: pd.DataFrame, part: str, width: int = WIDTH) -> dict[str, list[Layout]]:
+    """The tables of a study by measure and quantity, several if they are too wide for one."""
+    frame = study_table(plan, rows, part)
+    return {
+        f"{measure}-{word}": list(_side_by_side(plan, frame[frame["measure"] == measure], measure, quantity, width, part))
+        for measure in plan.measures
+        for quantity, word in QUANTITIES.items()
+    }
+
+
+def _side_by_side(plan: Plan, frame: pd.DataFrame, measure: str, quantity: str, width: int, part: str) -> Iterator[Layout]:
     """Methods in rows and data in columns, as in the paper's tables; vice versa if there are more data, as for its simulations."""
     cells = {(row["data"], row["method"]): _cell(row, quantity) for row in frame.to_dict("records")}
     data = {d.name: printable(d.title or d.name) for d in plan.data if d.name in set(frame["data"])}
@@ -191,7 +188,7 @@ def _escaped(text: str) -> str:
     return text.replace("+0.", "$+$0.").replace("-0.", "$-$0.")
 
 
-def _notes(plan: Plan, rows: pd.DataFrame) -> list[str]:
+def _footnotes(plan: Plan, rows: pd.DataFrame) -> list[str]:
     """What the tables mean, the rows of each set next to the paper's, and what is missing."""
     lines = [
         "Bold: best, italic: second best, of all methods but the original network. |bias|: mean of the absolute values, "
@@ -289,8 +286,8 @@ def save_trajectories(
 def _stepwise(plan: Plan, rows: pd.DataFrame, traces: pd.DataFrame) -> pd.DataFrame:
     """The traces of stepwise methods, with their coordinate `x`, the chosen step and the limits of the goal."""
     stepwise = [arm.name for arm in plan.methods if METHODS[arm.method].counts]
-    chosen = rows[[*KEYS, "step", "pace", "min_performance", "max_gap"]].rename(columns={"step": "chosen"})
-    merged = traces[traces["method"].isin(stepwise)].merge(chosen, on=KEYS, how="inner")
+    chosen = rows[[*ROW_KEYS, "step", "pace", "min_performance", "max_gap"]].rename(columns={"step": "chosen"})
+    merged = traces[traces["method"].isin(stepwise)].merge(chosen, on=ROW_KEYS, how="inner")
     return merged.assign(x=merged["step"] * merged["pace"].fillna(1.0))
 
 
@@ -338,7 +335,7 @@ def _panel(part: pd.DataFrame, plan: Plan, arm: str, measure: str) -> Any:
         .mark_point(size=28, filled=True, opacity=0.9, stroke="black", strokeWidth=0.6)
         .encode(shape=shaped, **base)
     )
-    limits = _limits(part)
+    limits = _goal_limits(part)
     rules = (
         alt.Chart(alt.InlineData(values=limits)).mark_rule(strokeDash=[2, 3], strokeWidth=1.4, color=DARK_GREY).encode(y="y:Q"),
         alt.Chart(alt.InlineData(values=[limit for limit in limits if limit["text"]]))
@@ -350,7 +347,7 @@ def _panel(part: pd.DataFrame, plan: Plan, arm: str, measure: str) -> Any:
     )
 
 
-def _limits(part: pd.DataFrame) -> list[dict[str, Any]]:
+def _goal_limits(part: pd.DataFrame) -> list[dict[str, Any]]:
     """The minimum performance (the median over splits if they differ), and the maximum gap on both sides of zero."""
     limits: list[dict[str, Any]] = []
     splits = part.drop_duplicates("seed")

@@ -7,6 +7,7 @@ hospital would have them: images, a table, and the code and weights of the netwo
 
 import inspect
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -63,18 +64,9 @@ def simulate_xrays(centre: Centre, rows: int, name: str, seed: int) -> Cohort:
     """X-rays of `rows` patients of a centre, rounded to 8 bits as in an image file."""
     men = round(rows * centre.men)
     shares = (("men", men, 1.0, centre.sick_men), ("women", rows - men, 0.0, centre.sick_women))
+    draw = partial(phantom, size=small_cnn.SIZE, hardness=centre.hardness, separation=centre.separation)
     simulated = [
-        phantom(
-            count,
-            size=small_cnn.SIZE,
-            seed=child_seed(seed, f"{name} {who}"),
-            hardness=centre.hardness,
-            prevalence=sick,
-            share=share,
-            separation=centre.separation,
-            name=who,
-        )
-        for who, count, share, sick in shares
+        draw(count, seed=child_seed(seed, f"{name} {who}"), prevalence=sick, share=share, name=who) for who, count, share, sick in shares
     ]
     order = generator(seed, f"{name} order").permutation(rows)
     film = (torch.cat([part.inputs for part in simulated]) * STD + MEAN).clamp(0, 1) ** centre.exposure
@@ -124,15 +116,15 @@ def write_hospital(folder: Path, network: nn.Module, rows: int, *, new: int = 40
     write_text(place.code, inspect.getsource(small_cnn))
     save_file({key: value.contiguous() for key, value in network.state_dict().items()}, place.weights)
     local = simulate_xrays(CENTRE_2, rows, "centre2", seed)
-    table = _table(local, place)
+    table = _write_images(local, place)
     write_text(place.local, table.to_csv(index=False))
     write_text(place.scores, table.drop(columns="image").assign(score=predict(network, local).score).to_csv(index=False))
-    unlabelled = _table(simulate_xrays(CENTRE_2, new, "new", seed), place)
+    unlabelled = _write_images(simulate_xrays(CENTRE_2, new, "new", seed), place)
     write_text(place.new, unlabelled.drop(columns=LABEL).to_csv(index=False))
     return place
 
 
-def _table(cohort: Cohort, place: Hospital) -> pd.DataFrame:
+def _write_images(cohort: Cohort, place: Hospital) -> pd.DataFrame:
     """Writes the images of a cohort, and returns its table."""
     names = [f"{cohort.name}-{k + 1:05}.png" for k in range(len(cohort))]
     films = ((cohort.inputs[:][:, 0] * STD + MEAN) * 255).round().to(torch.uint8).numpy()

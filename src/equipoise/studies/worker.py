@@ -18,7 +18,6 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -40,34 +39,30 @@ from equipoise.measures import (
 from equipoise.methods import METHODS, LabelCandidate, make_settings, run_method
 from equipoise.models import IMAGES, Training, compute_device, computing_on, predict, train
 from equipoise.studies import networks
-from equipoise.studies.plan import Plan, StudyTask, TaskResult
+from equipoise.studies.plan import PRIVILEGED, PROTOCOLS, Plan, StudyTask, TaskResult
 from equipoise.studies.results import SET_SIZES, TRACE, pooled_columns, rows_to_bytes
 
 FOLDS = 5  # of `fold_parts`
 KEPT_SPLITS = 2  # the number of splits whose data a process caches
 
 
-def attempt(work: StudyTask, cohort: bytes | None, trained: bytes | Path | None) -> TaskResult:
+def attempt_task(work: StudyTask, cohort: bytes | None) -> TaskResult:
     """The outcome of a task. Errors are part of it, so that one bad task does not stop the others."""
     try:
-        return TaskResult(perform(work, cohort, trained))
+        return TaskResult(perform(work, cohort))
     except EquipoiseError as error:
         return TaskResult(problem=str(error))
     except Exception as error:  # a defect of Equipoise or of the user's network
         return TaskResult(problem=f"{type(error).__name__}: {error}", details=traceback.format_exc())
 
 
-def perform(work: StudyTask, cohort: bytes | None, trained: bytes | Path | None) -> bytes:
-    """The content of the file of a task.
-
-    `cohort` is pickled, or None for a simulation. `trained` is the file with the network of the split, or its content; None to train it.
-    """
+def perform(work: StudyTask, cohort: bytes | None) -> bytes:
+    """The content of the file of a task. `cohort` is pickled, or None for a simulation."""
     with one_thread(), computing_on(work.device):
         parts = _cached_parts(work, cohort)
-        if trained is None:
+        if work.trained is None:
             return _train(work, parts)
-        content = trained.read_bytes() if isinstance(trained, Path) else trained
-        state, about = networks.from_bytes(content, f"the network of {work.task.training.key}")
+        state, about = networks.from_bytes(work.trained(), f"the network of {work.task.training.key}")
         model = work.plan.network(work.task.data).build(parts.train.inputs.shape, work.task.seed, pretrained=False)
         model.load_state_dict(state)
         model.__dict__["threshold"] = about["threshold"]
@@ -97,12 +92,12 @@ def _cached_parts(work: StudyTask, cohort: bytes | None) -> Parts:
     if key not in _splits:
         while len(_splits) >= KEPT_SPLITS:
             _splits.popitem(last=False)
-        _splits[key] = _parts(work.plan, work.task.data, None if cohort is None else pickle.loads(cohort), work.task.seed)
+        _splits[key] = _made_parts(work.plan, work.task.data, None if cohort is None else pickle.loads(cohort), work.task.seed)
     _splits.move_to_end(key)
     return _splits[key]
 
 
-def _parts(plan: Plan, name: str, cohort: Cohort | None, seed: int) -> Parts:
+def _made_parts(plan: Plan, name: str, cohort: Cohort | None, seed: int) -> Parts:
     if cohort is None:
         cohort = plan.named(name).load(seed=seed)  # a simulation; the main process loads files
     if plan.protocol == "balanced":
@@ -117,11 +112,7 @@ def _parts(plan: Plan, name: str, cohort: Cohort | None, seed: int) -> Parts:
 
 
 def balanced_parts(
-    cohort: Cohort,
-    *,
-    seed: int = 0,
-    fractions: Sequence[float] = (0.5, 0.25, 0.25),
-    privileged: Sequence[float] = (0.75, 0.5, 0.5),
+    cohort: Cohort, *, seed: int = 0, fractions: Sequence[float] = PROTOCOLS["balanced"], privileged: Sequence[float] = PRIVILEGED
 ) -> Parts:
     """Training, validation and test sets by patient, each subsampled to the largest size with the requested balance.
 
@@ -145,7 +136,7 @@ def _subsample(parts: Parts, shares: Sequence[float | None], seed: int, source: 
     return Parts(train, valid, test, parts.unseen)
 
 
-def fold_parts(cohort: Cohort, *, seed: int = 0, privileged: Sequence[float] = (0.75, 0.5, 0.5)) -> Parts:
+def fold_parts(cohort: Cohort, *, seed: int = 0, privileged: Sequence[float] = PRIVILEGED) -> Parts:
     """The sets of one of five folds: seeds 0 to 4 are the folds of the first assignment of patients, 5 to 9 of the second, and so on.
 
     The fold is the test set, unchanged; the next fold is the validation set and the other three are the training set, both subsampled to
@@ -207,7 +198,7 @@ def _repair(work: StudyTask, parts: Parts, model: nn.Module) -> dict[str, object
     recipe = {"training": plan.trainings[arm.training]} if arm.training else {}
     used = {"method": arm.method, **recipe, **asdict(make_settings(arm.method, settings))}
     valid_scores, scores = (predict(candidate.model, part) for part in (parts.valid, parts.test))
-    (valid, valid_p), (test, p) = (_evaluate(candidate, of_set, measure, task.seed) for of_set in (valid_scores, scores))
+    (valid, valid_p), (test, p) = (_cells_and_p_value(candidate, of_set, measure, task.seed) for of_set in (valid_scores, scores))
     trace, rule = candidate.trace, candidate.rule
     gap = _largest_gap(measure, test)
     before, after = model.state_dict(), candidate.network.state_dict()
@@ -254,7 +245,7 @@ def _repair(work: StudyTask, parts: Parts, model: nn.Module) -> dict[str, object
     }
 
 
-def _evaluate(candidate: LabelCandidate, scores: Scores, measure: str, seed: int) -> tuple[Cells, float]:
+def _cells_and_p_value(candidate: LabelCandidate, scores: Scores, measure: str, seed: int) -> tuple[Cells, float]:
     """The cell table of the decisions (of their expectations, for a randomised rule), and the p-value of the largest |gap|."""
     f, attribute = candidate.rule.decide(scores), scores.attribute
     p = largest_gap_p_value(f, scores.y, attribute.codes, attribute.levels, scores.patients, measure, seed=seed)

@@ -34,13 +34,13 @@ class Recipe:
 
     name: str
     load: Callable[..., Cohort]
-    files: tuple[File, ...]
     attribute: str
     description: str
     citation: str
-    licence: str
     rows: int
     features: int
+    files: tuple[File, ...] = ()
+    licence: str = "simulated"
     paper: str = ""  # rows x inputs in the paper's table of data sets
     folders: tuple[str, ...] = ()  # possible names of its folder, if not the name of the data set
     by_hand: str = ""  # why the files cannot be fetched by a program, and how to get them
@@ -64,7 +64,7 @@ def number_problems(kind: Any, **given: tuple[Any, float, float]) -> list[str]:
     """Problems of options of a simulation, each with its value, the least and the most; `kind` is Integral or Real."""
     problems = []
     for name, (value, least, most) in given.items():
-        right = isinstance(value, kind) and not isinstance(value, bool) and np.isfinite(value)
+        right = isinstance(value, kind) and type(value) is not bool and np.isfinite(value)
         if not (right and least <= value <= most):
             span = f"of at least {least}" if most == np.inf else f"from {least} to {most}"
             problems.append(f"{name} must be a {'whole ' if kind is Integral else ''}number {span}; got {value!r}")

@@ -21,8 +21,8 @@ from typing import Unpack
 import numpy as np
 import pandas as pd
 
-from equipoise.data import VIEWS, Cohort, Decoding, age_in_years, is_view, read_table
-from equipoise.errors import BadInput, pick, raise_all
+from equipoise.data import Cohort, Decoding, age_in_years, is_view, read_table
+from equipoise.errors import BadInput, collecting, pick, raise_all
 from equipoise.studies.sets import PHYSIONET, File, Recipe, locate
 
 log = logging.getLogger(__name__)
@@ -39,24 +39,16 @@ NIH_COLUMNS = {  # name in the official files: name here
     "View Position": "view",
 }
 NIH_NEEDED = ("image", "patient", "sex", "age", "view", "finding")
-NIH_FINDINGS = {
-    name.lower(): name
-    for name in (
-        *("Atelectasis", "Cardiomegaly", "Consolidation", "Edema", "Effusion", "Emphysema"),
-        *("Fibrosis", "Hernia", "Infiltration", "Mass", "Nodule", "Pleural_Thickening"),
-        *("Pneumonia", "Pneumothorax"),
-    )
-}
+NIH_FINDINGS = {name.lower(): name for name in (
+    "Atelectasis", "Cardiomegaly", "Consolidation", "Edema", "Effusion", "Emphysema", "Fibrosis", "Hernia", "Infiltration", "Mass",
+    "Nodule", "Pleural_Thickening", "Pneumonia", "Pneumothorax",
+)}  # fmt: skip
 OLDER_FROM = 60  # the default age in years from which a patient belongs to the older group
 MAX_AGE = 120  # some ages are typing errors, such as 414; those rows have no group
-CHEXPERT_FINDINGS = {
-    name.lower(): name
-    for name in (
-        *("Atelectasis", "Cardiomegaly", "Consolidation", "Edema", "Enlarged Cardiomediastinum", "Fracture"),
-        *("Lung Lesion", "Lung Opacity", "Pleural Effusion", "Pleural Other", "Pneumonia", "Pneumothorax"),
-        "Support Devices",
-    )
-}
+CHEXPERT_FINDINGS = {name.lower(): name for name in (
+    "Atelectasis", "Cardiomegaly", "Consolidation", "Edema", "Enlarged Cardiomediastinum", "Fracture", "Lung Lesion", "Lung Opacity",
+    "Pleural Effusion", "Pleural Other", "Pneumonia", "Pneumothorax", "Support Devices",
+)}  # fmt: skip
 MIMIC_CXR_COLUMNS = {  # table: its needed columns, in addition to the finding
     "metadata": ("dicom_id", "subject_id", "study_id", "ViewPosition"),
     "chexpert": ("subject_id", "study_id", NORMAL),
@@ -89,7 +81,6 @@ def nih(
     key = finding.lower()
     pick("finding of nih", key, ("any", *NIH_FINDINGS))
     pick("attribute of nih", attribute, ("sex", "age"))
-    pick("views of nih", views, VIEWS)
     if not 1 <= older <= MAX_AGE:
         raise BadInput(f"older is an age in years from 1 to {MAX_AGE}; got {older}")
     younger_group, older_group = f"<{older}", f">={older}"
@@ -160,7 +151,6 @@ def mimic_cxr(
     pick("finding of mimic-cxr", key, CHEXPERT_FINDINGS)
     pick("attribute of mimic-cxr", attribute, GROUP_TABLES)
     pick("official split of mimic-cxr", official, ("all", "train", "validate", "test"))
-    pick("views of mimic-cxr", views, VIEWS)
     label = CHEXPERT_FINDINGS[key]
     tables = _mimic_tables(folder, folder if mimic_iv is None else Path(mimic_iv).expanduser(), GROUP_TABLES[attribute], label, official)
     frame = tables["metadata"].merge(tables["chexpert"], on=["subject_id", "study_id"], how="inner", validate="many_to_one")
@@ -212,7 +202,7 @@ def mimic_cxr(
 
 def _mimic_tables(folder: Path, hospital: Path, source: str, finding: str, official: str) -> dict[str, pd.DataFrame]:
     """The needed tables. Raises one `BadInput` with every file and column that is missing."""
-    tables, problems = {}, []
+    tables, problems = {}, list[str]()
     for table in ("metadata", "chexpert", *(["split"] if official != "all" else []), source):
         in_mimic_iv = table == source
         name = f"{table}.csv" if in_mimic_iv else f"mimic-cxr-2.0.0-{table}.csv"
@@ -222,19 +212,14 @@ def _mimic_tables(folder: Path, hospital: Path, source: str, finding: str, offic
             advice = "mimiciv and name its folder with mimic_iv" if in_mimic_iv else "mimic-cxr-jpg/2.0.0"
             problems.append(f"no {name} or {name}.gz in {', '.join(map(str, places))}; get it from physionet.org/content/{advice}")
             continue
-        try:
-            tables[table] = read_table(path, text=("dicom_id", "subject_id", "study_id"))
-        except BadInput as error:
-            problems += error.problems
-            continue
-        needed = [*MIMIC_CXR_COLUMNS[table], *([finding] if table == "chexpert" else [])]
-        absent = [column for column in needed if column not in tables[table].columns]
-        if table == "admissions" and not {"race", "ethnicity"} & set(tables[table].columns):
-            absent.append("race")
-        if absent:
-            problems.append(
-                f"{path.name} has no column {', '.join(map(repr, absent))}; it has {', '.join(map(str, tables[table].columns))}"
-            )
+        with collecting(problems):
+            frame = tables[table] = read_table(path, text=("dicom_id", "subject_id", "study_id"))
+            needed = [*MIMIC_CXR_COLUMNS[table], *([finding] if table == "chexpert" else [])]
+            absent = [column for column in needed if column not in frame.columns]
+            if table == "admissions" and not {"race", "ethnicity"} & set(frame.columns):
+                absent.append("race")
+            if absent:
+                problems.append(f"{path.name} has no column {', '.join(map(repr, absent))}; it has {', '.join(map(str, frame.columns))}")
     raise_all(problems, str(folder))
     return tables
 

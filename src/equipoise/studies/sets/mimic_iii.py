@@ -33,14 +33,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from equipoise.data import Attribute, BoolArray, Cohort, FloatArray, IntArray, Table
-from equipoise.errors import BadInput, first_line, pick, raise_all
+from equipoise.errors import BadInput, collecting, first_line, pick, raise_all
 from equipoise.studies.sets import PHYSIONET, File, Recipe
 
 CHART, LAB, OUTPUT = "CHARTEVENTS", "LABEVENTS", "OUTPUTEVENTS"
@@ -51,7 +51,9 @@ EVENT_COLUMNS = {  # table: admission, item, value, and the error flag if the ta
 }
 TIME = "charttime"  # in every table
 BLOCK_BYTES = 1 << 20  # bytes; larger blocks take more memory and are no faster
-Bools = npt.NDArray[np.bool_]
+# Some rows of a table: their number, items, admissions, values (NaN for a row marked as an error), and if dated, times (seconds since 1970,
+# NaN if missing) and the texts of CHARTEVENTS.
+EventBlock = tuple[int, npt.NDArray[np.int32], FloatArray, FloatArray, FloatArray | None, npt.NDArray[np.object_] | None]
 
 
 @dataclass(frozen=True)
@@ -119,21 +121,10 @@ def _rules(table: str) -> tuple[npt.NDArray[np.int16], Any]:
     return slot, rules
 
 
-def _convert(rules: Any, slot: npt.NDArray[np.int16], charted: FloatArray) -> tuple[FloatArray, Bools]:
+def _convert(rules: Any, slot: npt.NDArray[np.int16], charted: FloatArray) -> tuple[FloatArray, BoolArray]:
     """The values in the units of their features, and which of them are plausible."""
     value = np.where(charted <= rules.upto[slot], rules.scale[slot] * charted + rules.shift[slot], charted)
     return value, (value >= rules.low[slot]) & (value <= rules.high[slot])
-
-
-class EventBlock(NamedTuple):
-    """Some rows of a table. Times are seconds since 1970, NaN if missing; texts come with CHARTEVENTS."""
-
-    rows: int
-    item: npt.NDArray[np.int32]
-    admission: FloatArray
-    value: FloatArray  # NaN for a row marked as an error
-    time: FloatArray | None = None
-    text: npt.NDArray[np.object_] | None = None
 
 
 def stay_means(files: Mapping[str, Path], admissions: IntArray, *, progress: Callable[[int], None] | None = None) -> pd.DataFrame:
@@ -142,37 +133,55 @@ def stay_means(files: Mapping[str, Path], admissions: IntArray, *, progress: Cal
     The state is a sum and a count for each admission and feature, so memory does not grow with the tables. Rows are added one by one
     in the order of the files: the result is the same to the bit for every block size. `progress` gets the number of rows read so far.
     """
-    find = _finder(admissions)
+    states, _, _ = _accumulate(files, admissions, None, progress)
+    return states["total"] / states["count"]
+
+
+def _accumulate(
+    files: Mapping[str, Path], admissions: IntArray, admitted: FloatArray | None, progress: Callable[[int], None] | None
+) -> tuple[dict[str, pd.DataFrame], list[pd.DataFrame], list[pd.DataFrame]]:
+    """The minimum, maximum, sum and number of values of each feature in each admission: in the first ICU day, or without `admitted` in the
+    whole stay. For a first day also the events whose times matter, and the times of ventilator settings.
+    """
+    index = pd.Index(admissions.astype(np.float64))
     shape = (len(admissions), len(MEASUREMENTS))
-    total, count, read = np.zeros(shape), np.zeros(shape), 0
+    states = {"low": np.full(shape, np.inf), "high": np.full(shape, -np.inf), "total": np.zeros(shape), "count": np.zeros(shape)}
+    charted: list[pd.DataFrame] = []
+    ventilated: list[pd.DataFrame] = []
+    read = 0
     for table, path in files.items():
-        slots, rules = _rules(table)
-        for rows, item, admission, charted, *_ in read_blocks(table, path):
+        (slots, rules), earliest = _rules(table), -COUNTED_BEFORE.get(table, 0.0)
+        for rows, item, admission, value, time, text in read_blocks(table, path, dated=admitted is not None):
             slot = np.take(slots, item, mode="clip")
-            needed = np.flatnonzero(slot >= 0)
-            slot, stay = slot[needed], find(admission[needed])
-            value, kept = _convert(rules, slot, charted[needed])
-            kept &= stay >= 0
-            cell = stay[kept] * shape[1] + rules.feature[slot[kept]]
-            np.add.at(total.reshape(-1), cell, value[kept])
-            np.add.at(count.reshape(-1), cell, 1.0)
+            ventilator = np.isin(item, VENTILATOR) if time is not None and table == CHART else np.zeros(rows, bool)
+            needed = np.flatnonzero((slot >= 0) | ventilator)
+            stay = index.get_indexer(admission[needed])
+            after = np.zeros(len(needed)) if time is None or admitted is None else time[needed] - admitted[stay]
+            near = (stay >= 0) & (after >= earliest - VENTILATOR_GAP) & (after <= DAY + VENTILATOR_GAP)
+            needed, stay, after = needed[near], stay[near], after[near]
+            setting = ventilator[needed] & ~np.isnan(value[needed])
+            ventilated.append(pd.DataFrame({"stay": stay[setting], "after": after[setting]}))
+            within = (slot[needed] >= 0) & (after >= earliest) & (after <= DAY)
+            needed, stay, after = needed[within], stay[within], after[within]
+            converted, kept = _convert(rules, slot[needed], value[needed])
+            feature = rules.feature[slot[needed]]
+            cell = (stay * shape[1] + feature)[kept]
+            np.add.at(states["total"].reshape(-1), cell, converted[kept])
+            np.add.at(states["count"].reshape(-1), cell, 1.0)
+            if time is not None:
+                np.minimum.at(states["low"].reshape(-1), cell, converted[kept])
+                np.maximum.at(states["high"].reshape(-1), cell, converted[kept])
+                timed = kept & np.isin(feature, TIMED)
+                intubated = feature[timed] == FEATURES.index("gcs_verbal")
+                if text is not None:
+                    intubated &= np.array([any(word in str(words).lower() for word in INTUBATED) for words in text[needed[timed]]], bool)
+                events = pd.DataFrame({"stay": stay[timed], "after": after[timed]})
+                charted.append(events.assign(feature=feature[timed], value=converted[timed], intubated=intubated))
             read += rows
             if progress is not None:
                 progress(read)
-    mean = np.divide(total, count, out=np.full(shape, np.nan), where=count > 0)
-    return pd.DataFrame(mean, columns=list(MEASUREMENTS))
-
-
-def _finder(admissions: IntArray) -> Callable[[FloatArray], IntArray]:
-    """A function that returns the position of each admission, -1 for one that is not among them."""
-    order = np.argsort(admissions)
-    known = admissions[order].astype(np.float64)
-
-    def find(admission: FloatArray) -> IntArray:
-        place = np.minimum(np.searchsorted(known, admission), len(known) - 1)
-        return np.where(known[place] == admission, order[place], -1)
-
-    return find
+    frames = {name: pd.DataFrame(np.where(states["count"] > 0, state, np.nan), columns=FEATURES) for name, state in states.items()}
+    return frames, charted, ventilated
 
 
 def read_blocks(table: str, path: Path, *, dated: bool = False) -> Iterator[EventBlock]:
@@ -199,7 +208,7 @@ def read_blocks(table: str, path: Path, *, dated: bool = False) -> Iterator[Even
             charted = value.to_numpy(zero_copy_only=False)
             if mark and mark[0].null_count < batch.num_rows:
                 charted = np.where(mark[0].to_numpy(zero_copy_only=False) == 1, np.nan, charted)
-            yield EventBlock(
+            yield (
                 batch.num_rows,
                 item.fill_null(-1).to_numpy(zero_copy_only=False),
                 admission.to_numpy(zero_copy_only=False),
@@ -254,54 +263,14 @@ def first_day(
 
     `admitted` are the times of admission to the ICU, in seconds since 1970.
     """
-    find = _finder(admissions)
-    shape = (len(admissions), len(MEASUREMENTS))
-    low, high, total, count = np.full(shape, np.inf), np.full(shape, -np.inf), np.zeros(shape), np.zeros(shape)
-    charted: list[pd.DataFrame] = []  # events whose times matter
-    ventilated: list[pd.DataFrame] = []  # times of ventilator settings
-    read = 0
-    for table, path in files.items():
-        (slots, rules), earliest = _rules(table), -COUNTED_BEFORE.get(table, 0.0)
-        for rows, item, admission, value, time, text in read_blocks(table, path, dated=True):
-            assert time is not None
-            slot = np.take(slots, item, mode="clip")
-            ventilator = np.isin(item, VENTILATOR) if table == CHART else np.zeros(rows, bool)
-            needed = np.flatnonzero((slot >= 0) | ventilator)
-            stay = find(admission[needed])
-            after = time[needed] - admitted[stay]
-            near = (stay >= 0) & (after >= earliest - VENTILATOR_GAP) & (after <= DAY + VENTILATOR_GAP)
-            needed, stay, after = needed[near], stay[near], after[near]
-            setting = ventilator[needed] & ~np.isnan(value[needed])
-            ventilated.append(pd.DataFrame({"stay": stay[setting], "after": after[setting]}))
-            within = (slot[needed] >= 0) & (after >= earliest) & (after <= DAY)
-            needed, stay, after = needed[within], stay[within], after[within]
-            converted, kept = _convert(rules, slot[needed], value[needed])
-            feature = rules.feature[slot[needed]]
-            cell = (stay * shape[1] + feature)[kept]
-            for accumulate, state in ((np.minimum, low), (np.maximum, high), (np.add, total)):
-                accumulate.at(state.reshape(-1), cell, converted[kept])
-            np.add.at(count.reshape(-1), cell, 1.0)
-            timed = kept & np.isin(feature, TIMED)
-            verbal = feature[timed] == FEATURES.index("gcs_verbal")
-            intubated = verbal if text is None else verbal & _intubated(text[needed[timed]])
-            events = pd.DataFrame({"stay": stay[timed], "after": after[timed]})
-            charted.append(events.assign(feature=feature[timed], value=converted[timed], intubated=intubated))
-            read += rows
-            if progress is not None:
-                progress(read)
-    minimum, maximum, sums = (pd.DataFrame(np.where(count > 0, state, np.nan), columns=FEATURES) for state in (low, high, total))
+    states, charted, ventilated = _accumulate(files, admissions, admitted, progress)
     events = pd.concat(charted, ignore_index=True).sort_values(["stay", "after"], kind="stable")
     return pd.DataFrame(
-        {f"{name}_{end}": side[name] for name in EXTREMES for end, side in (("min", minimum), ("max", maximum))}
-        | {"urine": sums["urine"]}
+        {f"{name}_{end}": side[name] for name in EXTREMES for end, side in (("min", states["low"]), ("max", states["high"]))}
+        | {"urine": states["total"]["urine"]}
         | {"pao2_fio2_min": _min_oxygen_ratio(events, pd.concat(ventilated, ignore_index=True), len(admissions))}
         | {"gcs_min": _min_gcs(events, len(admissions))}
     )
-
-
-def _intubated(texts: npt.NDArray[np.object_]) -> Bools:
-    """Which texts of the verbal component state that a patient is intubated."""
-    return np.array([text is not None and any(word in str(text).lower() for word in INTUBATED) for text in texts], dtype=bool)
 
 
 def _min_gcs(events: pd.DataFrame, stays: int) -> FloatArray:
@@ -391,7 +360,7 @@ def mimic_iii(
     """
     pick("attribute of mimic-iii", attribute, ADMISSION_GROUPS)
     daily = pick("inputs of mimic-iii", inputs, INPUT_KINDS) == "first-day"
-    files = _files(Path(root), daily)
+    files = _table_files(Path(root), daily)
     stays = _first_adult_admissions(files)
     if daily:
         stays = _stays_of_a_day(files, stays)
@@ -436,7 +405,7 @@ def mimic_iii(
 
 def _stays_of_a_day(files: Mapping[str, Path], stays: pd.DataFrame) -> pd.DataFrame:
     """The admissions with a first ICU stay of at least 24 hours, and its times."""
-    icu = _read(files, "ICUSTAYS").sort_values(["intime", "hadm_id"]).drop_duplicates("hadm_id")
+    icu = _read_table(files, "ICUSTAYS").sort_values(["intime", "hadm_id"]).drop_duplicates("hadm_id")
     merged = stays.merge(icu, on="hadm_id", how="inner")
     long = merged[merged["outtime"] - merged["intime"] >= pd.Timedelta(days=1)].reset_index(drop=True)
     if long.empty:
@@ -447,33 +416,29 @@ def _stays_of_a_day(files: Mapping[str, Path], stays: pd.DataFrame) -> pd.DataFr
     return long
 
 
-def _files(root: Path, daily: bool) -> dict[str, Path]:
+def _table_files(root: Path, daily: bool) -> dict[str, Path]:
     """The file of each table. Raises one `BadInput` with every table and column that is missing."""
     more = FIRST_DAY_TABLES if daily else {}
     columns = {table: (*ADMISSION_TABLES.get(table, ()), *more.get(table, ())) for table in ADMISSION_TABLES | more}
     if not root.is_dir():
         raise BadInput(f"no such folder: {root}. It must hold the MIMIC-III tables {', '.join(columns)} as .csv or .csv.gz.")
     present = {path.name.lower(): path for path in root.iterdir() if path.is_file()}
-    files, problems = {}, []
+    files, problems = {}, list[str]()
     for table, needed in columns.items():
         path = present.get(f"{table.lower()}.csv") or present.get(f"{table.lower()}.csv.gz")
         if path is None:
             problems.append(f"no table {table}.csv or {table}.csv.gz; get it from physionet.org/content/mimiciii/1.4")
             continue
         files[table] = path
-        try:
+        with collecting(problems):
             names = read_header(path)
-        except BadInput as error:
-            problems += error.problems
-            continue
-        absent = [column for column in needed if column not in map(str.lower, names)]
-        if absent:
-            problems.append(f"{path.name} has no column {', '.join(absent)}; it has {', '.join(names)}")
+            if absent := [column for column in needed if column not in map(str.lower, names)]:
+                problems.append(f"{path.name} has no column {', '.join(absent)}; it has {', '.join(names)}")
     raise_all(problems, str(root))
     return files
 
 
-def _read(files: Mapping[str, Path], table: str) -> pd.DataFrame:
+def _read_table(files: Mapping[str, Path], table: str) -> pd.DataFrame:
     """The needed columns of a small table, names in lower case: ids, the flag and dates parsed, all others as text."""
     needed = ADMISSION_TABLES.get(table) or FIRST_DAY_TABLES[table]
     try:
@@ -495,8 +460,8 @@ def _read(files: Mapping[str, Path], table: str) -> pd.DataFrame:
 
 def _first_adult_admissions(files: Mapping[str, Path]) -> pd.DataFrame:
     """One row per patient: the earliest admission, if the patient was over 15 then, with the age in years."""
-    admissions = _read(files, "ADMISSIONS").sort_values(["admittime", "hadm_id"]).drop_duplicates("subject_id")
-    patients = _read(files, "PATIENTS").drop_duplicates("subject_id")
+    admissions = _read_table(files, "ADMISSIONS").sort_values(["admittime", "hadm_id"]).drop_duplicates("subject_id")
+    patients = _read_table(files, "PATIENTS").drop_duplicates("subject_id")
     stays = admissions.merge(patients, on="subject_id", how="left").sort_values("subject_id")
     # Whole days, since 300 years do not fit into a difference in nanoseconds.
     days = stays["admittime"].to_numpy("datetime64[D]") - stays["dob"].to_numpy("datetime64[D]")
@@ -520,14 +485,14 @@ def _first_adult_admissions(files: Mapping[str, Path]) -> pd.DataFrame:
 
 def _diseases(files: Mapping[str, Path], hadm: IntArray) -> dict[str, BoolArray]:
     """Whether each admission has a diagnosis in the range of each chronic disease."""
-    diagnoses = _read(files, "DIAGNOSES_ICD")
+    diagnoses = _read_table(files, "DIAGNOSES_ICD")
     code = diagnoses["icd9_code"].str.strip().str[:3]
     return {name: np.isin(hadm, diagnoses["hadm_id"][code.between(first, last)]) for name, (first, last) in DISEASES.items()}
 
 
 def _admission_type(files: Mapping[str, Path], hadm: IntArray, kind: "pd.Series[str]") -> npt.NDArray[np.str_]:
     """Surgical by the first service of the stay, and scheduled if the admission was elective; every other admission is medical."""
-    first = _read(files, "SERVICES").sort_values("transfertime").drop_duplicates("hadm_id")
+    first = _read_table(files, "SERVICES").sort_values("transfertime").drop_duplicates("hadm_id")
     surgical = np.isin(hadm, first["hadm_id"][first["curr_service"].str.upper().str.contains("SURG", na=False)])
     elective = kind.str.strip().str.upper().eq("ELECTIVE").to_numpy(bool)
     medical, scheduled, unscheduled = ADMISSION_TYPES

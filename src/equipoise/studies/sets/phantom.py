@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from equipoise.data import Attribute, Cohort, FloatArray, IntArray, Parts, Tensors, child_seed, generator
+from equipoise.data import Attribute, Cohort, FloatArray, IntArray, Tensors, generator
 from equipoise.errors import raise_all
 from equipoise.studies.sets import Recipe, number_problems
 
@@ -79,34 +79,6 @@ def phantom(
     return Cohort(Tensors(inputs), truth.y[:n], (sex,), patients, name=name)
 
 
-def phantom_parts(
-    n: int = 4_000, *, size: int = 64, seed: int = 0, hardness: float = 0.5, train_share: float = 0.75, prevalence: float = 0.5
-) -> Parts:
-    """Training, validation and test sets of n / 2, n / 4 and n / 4 images from different patients, with a share of `train_share` men in
-    the training set and of one half in the others, as in the paper.
-
-    >>> [len(part) for part in phantom_parts(40, size=16)]
-    [20, 10, 10]
-    """
-    # Checked here because the sets are drawn with child seeds.
-    problems = number_problems(Integral, n=(n, 4, np.inf), seed=(seed, 0, np.inf)) + number_problems(Real, train_share=(train_share, 0, 1))
-    raise_all(problems, source="phantom_parts")
-    parts = (("train", n // 2, train_share), ("valid", n // 4, 0.5), ("test", n // 4, 0.5))
-    train, valid, test = (
-        phantom(
-            rows,
-            size=size,
-            seed=child_seed(seed, f"phantom {part}"),
-            hardness=hardness,
-            prevalence=prevalence,
-            share=share,
-            name=f"phantom/{part}",
-        )
-        for part, rows, share in parts
-    )
-    return Parts(train, valid, test)
-
-
 def latents(n: int, *, seed: int, hardness: float, prevalence: float, share: float, separation: float) -> Latents:
     """The ground truth of n images. Each quantity has its own random stream, so the first rows do not depend on n."""
     from equipoise.studies.sets.anatomy import MARKINGS, POSES, TRAITS, WOMEN
@@ -152,11 +124,9 @@ PHANTOM = (
     Recipe(
         name="phantom",
         load=phantom,
-        files=(),
         attribute="sex",
         description="simulated chest X-rays: a widened cardiomediastinum, harder to see in women by the option hardness",
         citation="Equipoise",
-        licence="simulated",
         rows=2_000,
         features=64 * 64,
     ),

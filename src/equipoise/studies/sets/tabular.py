@@ -16,7 +16,6 @@ import itertools
 from io import BytesIO
 from numbers import Integral, Real
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -206,27 +205,21 @@ def zafar(
         problems.append(f"mapping must be one of {', '.join(MAPPINGS)}; got {mapping!r}.{did_you_mean(mapping, MAPPINGS)}")
     raise_all(problems, source="zafar")
     if mapping == "low-rank":
-        draws = low_rank_draws(n, width, features, seed)
+        plane, y, uniform, x = low_rank_draws(n, width, features, seed)
     else:  # separate generators, through a network with Gaussian weights and biases
         plane, y = zafar_plane(n, seed)
-        draws = Draws(plane, y, _rng(seed, "zafar attribute").random(n), zafar_network(plane, width, features, seed))
-    a = (draws.uniform < zafar_chance(draws.plane, -vartheta if clockwise else vartheta)).astype(np.int64)
+        uniform, x = _rng(seed, "zafar attribute").random(n), zafar_network(plane, width, features, seed)
+    a = (uniform < zafar_chance(plane, -vartheta if clockwise else vartheta)).astype(np.int64)
     # Single precision: it halves the published table to 60 MB, and networks use float32 anyway.
-    inputs = pd.DataFrame(draws.x.astype(np.float32), columns=[f"X{j}" for j in range(1, features + 1)])
-    return _simulated(inputs, draws.y, a, attribute_as_input, "zafar")
+    inputs = pd.DataFrame(x.astype(np.float32), columns=[f"X{j}" for j in range(1, features + 1)])
+    return _simulated(inputs, y, a, attribute_as_input, "zafar")
 
 
-class Draws(NamedTuple):
-    """The draws of Zafar's simulation that are the same for every vartheta. A = 1 if `uniform` is below the probability of A = 1."""
+def low_rank_draws(n: int, width: int, features: int, seed: int) -> tuple[FloatArray, IntArray, FloatArray, FloatArray]:
+    """The published draws, the same for every vartheta: points (n, 2), labels, a uniform number for A, and inputs (n, features).
 
-    plane: FloatArray  # (n, 2)
-    y: IntArray
-    uniform: FloatArray
-    x: FloatArray  # (n, features)
-
-
-def low_rank_draws(n: int, width: int, features: int, seed: int) -> Draws:
-    """The published draws: labels, points, `uniform` and three low-rank matrices from one generator, in this order."""
+    Labels, points, uniform numbers and three low-rank matrices come from one generator, in this order.
+    """
     from sklearn.datasets import make_low_rank_matrix  # late: it takes a second to import
 
     state = np.random.RandomState(seed)
@@ -239,7 +232,7 @@ def low_rank_draws(n: int, width: int, features: int, seed: int) -> Draws:
     sizes = itertools.pairwise((2, width, width, features))
     first, second, last = (make_low_rank_matrix(a, b, effective_rank=EFFECTIVE_RANK, random_state=state) for a, b in sizes)
     x = np.maximum(np.maximum(plane @ first, 0.0) @ second, 0.0) @ last
-    return Draws(plane, y, uniform, x)
+    return plane, y, uniform, x
 
 
 def zafar_plane(n: int, seed: int) -> tuple[FloatArray, IntArray]:
@@ -348,22 +341,18 @@ TABULAR = (
     Recipe(
         name="loh",
         load=loh,
-        files=(),
         attribute="A",
         description="simulated: the label depends on A through an interaction of strength alpha",
         citation="Loh, Cao and Zhou, WIREs Data Mining and Knowledge Discovery 9(5), 2019",
-        licence="simulated",
         rows=30_000,
         features=21,
     ),
     Recipe(
         name="zafar",
         load=zafar,
-        files=(),
         attribute="A",
         description="simulated: two Gaussian classes seen through a random network, A tied to the label by an angle",
         citation="Zafar, Valera, Gomez Rodriguez and Gummadi, AISTATS, PMLR 54:962-970, 2017",
-        licence="simulated",
         rows=30_000,
         features=501,
     ),
