@@ -98,7 +98,7 @@ class FairClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # typ
 
     def fit(self, X: Rows, y: Any, *, sensitive_features: Any = None, patients: Any = None) -> Self:
         """The fitted classifier: the estimator, and a rule fitted to its scores on rows outside the estimator's fit."""
-        X = _table(X)
+        X = _with_two_axes(X)
         validate_data(self, X=X, y=y, skip_check_array=True)
         check_consistent_length(X, y, sensitive_features, patients)
         y = column_or_1d(y, warn=True)
@@ -223,7 +223,7 @@ class FairClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # typ
     def _validated(self, X: Rows) -> Rows:
         """New rows, checked to have the columns of the fit."""
         check_is_fitted(self)
-        X = _table(X)
+        X = _with_two_axes(X)
         validate_data(self, X=X, reset=False, skip_check_array=True)
         return X
 
@@ -299,7 +299,7 @@ class FairClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # typ
 
     def _features(self, X: Rows) -> pd.DataFrame | None:
         """The columns other than the group; None if they are not a dense table."""
-        frame = _frame(X)
+        frame = _as_frame(X)
         if frame is None or not (rest := self._without_group(frame)).shape[1]:
             return None
         return rest.reset_index(drop=True).set_axis([str(name) for name in rest.columns], axis=1)
@@ -315,13 +315,13 @@ def _unlabelled(score: FloatArray, groups: Any, features: pd.DataFrame | None) -
 
 def _ids(X: Rows) -> ObjectArray | None:
     """The ids of the rows, in an index of text; None for arrays and for other indices, which usually number the rows."""
-    frame = _frame(X)
+    frame = _as_frame(X)
     if frame is None or pd.api.types.infer_dtype(frame.index, skipna=False) != "string":
         return None
     return np.asarray(frame.index, dtype=object)
 
 
-def _frame(X: Rows) -> pd.DataFrame | None:
+def _as_frame(X: Rows) -> pd.DataFrame | None:
     """The rows as a frame, in which the columns of an array are numbered; None if they are not a dense table."""
     if isinstance(X, np.ndarray):
         return pd.DataFrame(X.astype(float), columns=[f"feature {k + 1}" for k in range(X.shape[1])]) if X.dtype.kind in "biuf" else None
@@ -335,7 +335,7 @@ def _seed(random_state: Any) -> int:
     return int(check_random_state(random_state).randint(2**31))
 
 
-def _table(X: Rows) -> Rows:
+def _with_two_axes(X: Rows) -> Rows:
     """The rows as a frame or an array with two axes; raises scikit-learn's error for any other shape."""
     X = X if hasattr(X, "shape") else np.asarray(X)
     if len(X.shape) != 2:

@@ -110,7 +110,7 @@ def is_share(value: Any) -> bool:
     return is_real(value) and bool(0 <= value <= 1)
 
 
-def _share(value: Any) -> float:
+def _checked_share(value: Any) -> float:
     if not is_share(value):
         raise ValueError(f"must be a number between 0 and 1; got {value if is_real(value) else repr(value)}")
     return float(value)
@@ -120,7 +120,7 @@ def _texts(value: Any) -> Any:
     return (value,) if isinstance(value, str) else () if value is None else value
 
 
-Share = Annotated[float, BeforeValidator(_share)]  # from 0 to 1
+Share = Annotated[float, BeforeValidator(_checked_share)]  # from 0 to 1
 Texts = Annotated[tuple[str, ...], BeforeValidator(_texts)]  # one text, or several
 
 

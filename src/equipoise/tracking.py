@@ -19,7 +19,7 @@ from typing import Any
 from equipoise.errors import BadInput, MissingExtra
 from equipoise.measures import Audit, LabelAudit
 
-RATES = ("selection_rate", "tpr", "fpr", "ppv", "npv")  # of each group
+TRACKED_RATES = ("selection_rate", "tpr", "fpr", "ppv", "npv")  # of each group
 BATCH = 1_000  # most metrics that MLflow accepts in one call
 
 
@@ -52,7 +52,7 @@ def _named_numbers(audit: LabelAudit) -> Iterator[tuple[str, float]]:
     several = frame["attribute"].nunique() > 1
     for row in frame.to_dict("records"):
         group = f"{_plain(row['attribute'])}/{_plain(row['group'])}" if several else _plain(row["group"])
-        for rate in RATES:
+        for rate in TRACKED_RATES:
             yield f"group/{group}/{rate}", float(row[rate])
 
 

@@ -53,7 +53,7 @@ def _number(text: str) -> Any:
     return text
 
 
-def _thresholds(value: Any) -> Any:
+def _thresholds_by_label(value: Any) -> Any:
     value = _by_label(value)
     by_label = value if isinstance(value, Mapping) else {} if value is None else {"": value}
     if wrong := [f"{label}={own}" if label else repr(own) for label, own in by_label.items() if not is_share(own)]:
@@ -77,7 +77,7 @@ class ModelSpec(Specification):
         flag="--model",
     )
     weights: Path | None = setting("weights of the network (.safetensors, or a torch file with a state dict)", None, flag="--weights")
-    threshold: Annotated[Any, BeforeValidator(_thresholds)] = setting(
+    threshold: Annotated[Any, BeforeValidator(_thresholds_by_label)] = setting(
         "scores at or above it are decided positive; of several labels, one for all, or LABEL=VALUE, repeated for each",
         None,
         flag="--threshold",

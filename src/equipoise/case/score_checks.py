@@ -57,8 +57,8 @@ class ScoreCheck:
             return f"the scores agree with the known ones{source}: {self.rows:,} rows, largest difference {self.largest:.1e}"
         summary = (
             f"{self.differing:,} of {self.rows:,} scores differ from the known ones{source} by more than {self.tolerance:g}: median "
-            f"difference {self.median:.2g}, largest {self.largest:.2g}, correlation {_number(self.correlation)}, AUROC "
-            f"{_number(self.auroc)} here and {_number(self.known_auroc)} with the known scores"
+            f"difference {self.median:.2g}, largest {self.largest:.2g}, correlation {_number_words(self.correlation)}, AUROC "
+            f"{_number_words(self.auroc)} here and {_number_words(self.known_auroc)} with the known scores"
         )
         rows = "; ".join(f"{key}: {score:.4f} here, {known:.4f} known" for key, score, known in self.first)
         return f"{summary}. First rows that differ: {rows}. {self.hint}".strip()
@@ -203,7 +203,7 @@ def _auroc(score: FloatArray, y: Any) -> float | None:
     return float(Ranking(score, y == 1).ranks().auroc) if 0 < int(y.sum()) < len(y) else None
 
 
-def _number(value: float | None) -> str:
+def _number_words(value: float | None) -> str:
     return "not defined" if value is None else f"{value:.4f}"
 
 

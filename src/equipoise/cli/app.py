@@ -25,9 +25,9 @@ from equipoise.cli.console import err, out, say, say_bad
 from equipoise.errors import STOPPED, BadInput, EquipoiseError, raise_all
 
 COMMANDS = ("audit", "debias", "apply", "compare", "report", "demo", "data", "study")  # files in this room and what they define
-GROUPS = ("data", "study")  # commands that have commands of their own
-SHARED = ("debias",)  # commands whose processes share their work, under torchrun
-ABOUT = """Audit a trained classifier for group bias and repair it after training.
+COMMAND_GROUPS = ("data", "study")  # commands that have commands of their own
+SHARED_COMMANDS = ("debias",)  # commands whose processes share their work, under torchrun
+APP_HELP = """Audit a trained classifier for group bias and repair it after training.
 
     [bold]Example:[/bold] equipoise audit scores.csv --label y --score p --group sex
 
@@ -78,11 +78,11 @@ def command_line(*names: str) -> Callable[..., None]:
         pretty_exceptions_enable=False,
         rich_markup_mode="rich",
         context_settings={"help_option_names": ["-h", "--help"]},
-        help=ABOUT,
+        help=APP_HELP,
     )
     for name in names or COMMANDS:
         command = getattr(importlib.import_module(f"equipoise.cli.{name}"), name)
-        if name in GROUPS:
+        if name in COMMAND_GROUPS:
             app.add_typer(command, name=name)
         else:
             app.command(cls=Command)(command)
@@ -117,10 +117,10 @@ def run_shared(arguments: list[str]) -> int:
 
     name = next((word for word in arguments if not word.startswith("-")), "")
     try:
-        if name not in SHARED or {"-h", "--help"} & set(arguments):
+        if name not in SHARED_COMMANDS or {"-h", "--help"} & set(arguments):
             raise BadInput(
                 f"equipoise {name} runs in one process, and {launched()} were started. Start it without torchrun; of the commands, "
-                f"{' and '.join(SHARED)} can share its work between processes."
+                f"{' and '.join(SHARED_COMMANDS)} can share its work between processes."
             )
         own = join_processes()
     except EquipoiseError as error:

@@ -129,13 +129,13 @@ def data_cache(
         return
     for c in caches:
         content = f"{c.images:,} images at {c.size} px" if c.images else "unfinished or damaged"
-        say(f"{c.path}: {content}, {_size(c.bytes)}, last used {_when(c)} ({c.days:.0f} days ago)")
-    say(f"{'removed ' if remove else ''}{len(caches):,} caches, {_size(total)}, in {place}")
+        say(f"{c.path}: {content}, {_size_words(c.bytes)}, last used {_when(c)} ({c.days:.0f} days ago)")
+    say(f"{'removed ' if remove else ''}{len(caches):,} caches, {_size_words(total)}, in {place}")
 
 
 def _when(cache: ImageCache) -> str:
     return datetime.fromtimestamp(cache.used).isoformat(sep=" ", timespec="seconds")
 
 
-def _size(size: int) -> str:
+def _size_words(size: int) -> str:
     return f"{size / 2**20:,.1f} MiB" if size < 2**30 else f"{size / 2**30:,.1f} GiB"

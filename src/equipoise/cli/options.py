@@ -131,7 +131,7 @@ def _add_settings(values: dict[str, Any], kind: type[Specification], sets: Itera
             problems.append(f"--set {place}: this command does not read [{section}]. {instead}")
         field = fields_of(kind, section).get(key)
         given = found.setdefault((section, key, inner) if inner else (section, key), [])
-        given.append(_read(value.strip(), field))
+        given.append(_read_setting(value.strip(), field))
         if len(given) == 2 and section in fields_of(kind) and (inner or field is None or not _takes_many(field)):
             problems.append(f"--set {place} was given twice, and takes one value. Give it once.")
     raise_all(problems)
@@ -143,7 +143,7 @@ def _add_settings(values: dict[str, Any], kind: type[Specification], sets: Itera
         at[keys[-1]] = given[0] if len(given) == 1 else given
 
 
-def _read(text: str, field: FieldInfo | None) -> Any:
+def _read_setting(text: str, field: FieldInfo | None) -> Any:
     """The value of a setting: as in TOML, or an object as in JSON, or else as text; a field that holds text takes a number as text."""
     try:
         value = json.loads(text) if text.startswith("{") and ":" in text else tomllib.loads(f"value = {text}")["value"]

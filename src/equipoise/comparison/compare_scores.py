@@ -183,7 +183,7 @@ def compare_scores(
     sizes = dict.fromkeys(subjects, (len(first), None if first.patients is None else len(set(first.patients))))
     decisions_of = {name: rule.describe() for name, rule in rules.items()}
     intersections = tuple(attribute.name for attribute in shown.attributes if attribute.intersection)
-    tables = _tables(blocks, performance, level)
+    tables = _comparison_tables(blocks, performance, level)
     return ScoreComparison(reference, tuple(names), True, *tables, sizes, decisions_of, level, changed, intersections)
 
 
@@ -219,7 +219,7 @@ def compare_audits(subjects: Mapping[str, Mapping[str, AuditSums]], *, common_gr
     first_labels = {name: next(iter(by_label.values())) for name, by_label in subjects.items()}
     sizes = {name: (sums.rows, sums.patients) for name, sums in first_labels.items()}
     rules, one = {name: sums.decision for name, sums in first_labels.items()}, first_labels[reference]
-    tables = _tables(blocks, performance, one.level)
+    tables = _comparison_tables(blocks, performance, one.level)
     return ScoreComparison(reference, tuple(names), False, *tables, sizes, rules, one.level, intersections=one.intersections)
 
 
@@ -257,7 +257,7 @@ def _blocks(
         yield pd.DataFrame(rows), change
 
 
-def _tables(
+def _comparison_tables(
     blocks: Sequence[_Block], performance: Sequence[tuple[Any, ...]], level: float
 ) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     """The tables of gaps, rates and performance."""

@@ -343,7 +343,7 @@ def find(
         else (),
         rates=rates,
         gaps=gaps,
-        cohort=_cohort(original.valid, original.test, settings.min_patients),
+        cohort=_group_sizes(original.valid, original.test, settings.min_patients),
         affected=tuple(affected(test, *decisions, shown.attributes)),
         balances={each.attribute.name: balances(test, each, *decisions, settings) for each in shown.groups},
         methods=tuple(methods),
@@ -362,7 +362,7 @@ def largest_gap(audit: LabelAudit, measure: str, attribute: str) -> Estimate:
     return Estimate.of_gap(row, note)
 
 
-def _cohort(valid: Scores | None, test: Scores, min_patients: int) -> dict[str, tuple[CohortRow, ...]]:
+def _group_sizes(valid: Scores | None, test: Scores, min_patients: int) -> dict[str, tuple[CohortRow, ...]]:
     """The sizes of all groups in both sets, by attribute: also of all patients (None), and of rows whose group is unknown ("").
 
     Positives and negatives are those of the rows that are shown; None for a group that is withheld.

@@ -443,7 +443,7 @@ def _label(plain: Mapping[str, Any]) -> LabelAudit:
             raise ValueError(f"threshold: must be between 0 and 1; got {threshold}")
         rule = Threshold(float(threshold), str(plain["threshold_origin"]), bool(plain["argmax"]))
     return LabelAudit(
-        estimates={name: _read(Estimate, each) for name, each in estimates.items()},
+        estimates={name: _read_dataclass(Estimate, each) for name, each in estimates.items()},
         groups=groups,
         gaps=_frame("gaps", plain["gaps"], OF_GAPS),
         rule=rule,
@@ -459,7 +459,7 @@ def _label(plain: Mapping[str, Any]) -> LabelAudit:
         comparisons=int(plain["comparisons"]),
         details={"curves": curves.copy, "by_threshold": table_from(plain["by_threshold"]).copy},
         weighted=bool(plain["weighted"]),
-        baseline=None if plain.get("baseline") is None else _read(Baseline, plain["baseline"]),
+        baseline=None if plain.get("baseline") is None else _read_dataclass(Baseline, plain["baseline"]),
         label=str(plain["label"]),
         sums={name: Moments.from_dict(each, int(sizes.get(name, 0))) for name, each in plain["sums"].items()},
         digest=None if plain["digest"] is None else str(plain["digest"]),
@@ -467,7 +467,7 @@ def _label(plain: Mapping[str, Any]) -> LabelAudit:
     )
 
 
-def _read(kind: Any, plain: Mapping[str, Any]) -> Any:
+def _read_dataclass(kind: Any, plain: Mapping[str, Any]) -> Any:
     """A dataclass of texts, numbers and other dataclasses from its plain values; None is NaN."""
     values = {}
     for each in fields(kind):
@@ -475,7 +475,7 @@ def _read(kind: Any, plain: Mapping[str, Any]) -> Any:
             value, own = plain[each.name], (get_args(each.type) or (each.type,))[0]
             if value is None:
                 value = math.nan if own is float else None
-            values[each.name] = _read(own, value) if isinstance(value, Mapping) else value if value is None else own(value)
+            values[each.name] = _read_dataclass(own, value) if isinstance(value, Mapping) else value if value is None else own(value)
     return kind(**values)
 
 
@@ -487,12 +487,12 @@ def _problems(audit: LabelAudit, plain: Mapping[str, Any]) -> Iterator[str]:
     counts = [audit.rows, audit.patients or 0, audit.left_out, audit.comparisons, *(each.patients for each in audit.varying)]
     for name, found in (("references", audit.references), ("missing_attribute_share", audit.missing), ("sums", audit.sums)):
         if set(found) != set(groups):
-            yield f"{name}: has {_listed(found)} instead of the attributes of `groups`, {_listed(groups)}"
+            yield f"{name}: has {_quoted_names(found)} instead of the attributes of `groups`, {_quoted_names(groups)}"
     some = {"references_assumed": audit.assumed, "intersections": audit.intersections}
     some["patients_in_several_groups"] = tuple(each.attribute for each in audit.varying)
     for name, names in some.items():
         if surplus := set(names) - set(groups):
-            yield f"{name}: {_listed(surplus)} is no attribute of `groups`"
+            yield f"{name}: {_quoted_names(surplus)} is no attribute of `groups`"
     if min(counts) < 0 or max(counts) > 2**53 or max(audit.left_out, audit.patients or 0) > audit.rows:
         yield "rows: a number of rows or patients is negative, or larger than that of all rows"
     if not all(-ROUNDED <= share <= 1 + ROUNDED for share in audit.missing.values()):
@@ -532,5 +532,5 @@ def _is_measure(name: str) -> bool:
         return False
 
 
-def _listed(names: Any) -> str:
+def _quoted_names(names: Any) -> str:
     return ", ".join(map(repr, sorted(names))) or "nothing"

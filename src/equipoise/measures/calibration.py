@@ -305,7 +305,7 @@ def _limits(value: FloatArray, low: FloatArray, high: FloatArray, patients: Floa
 
 
 SHARE_BINS = 10  # of equal width
-EDGE = 1e-6  # scores are clipped to [EDGE, 1 - EDGE], so that their logits are finite
+SCORE_EDGE = 1e-6  # scores are clipped to [SCORE_EDGE, 1 - SCORE_EDGE], so that their logits are finite
 
 
 @dataclass(frozen=True)
@@ -349,7 +349,7 @@ class Calibration:
 
 def clipped_logit(score: FloatArray) -> FloatArray:
     """The logits of scores, finite even at 0 and 1."""
-    return logit(np.clip(score, EDGE, 1 - EDGE))
+    return logit(np.clip(score, SCORE_EDGE, 1 - SCORE_EDGE))
 
 
 def logit_map(score: FloatArray, target: FloatArray | IntArray, weight: FloatArray | None = None) -> LogitMap | None:

@@ -294,12 +294,12 @@ def thresholds_of(thresholds: str | Sequence[float]) -> tuple[float, ...]:
 DERIVED = "derived"  # given instead of the name of a label: no label means "no finding", so it is derived
 
 
-def _name(measure: Gap) -> str:
+def _audit_measure(measure: Gap) -> str:
     """The canonical name of a measure of an audit; an invalid one is an error before anything is computed."""
     return str(measure) if measure in OVERALL else canonical_name(measure, also=OVERALL)
 
 
-Named = Annotated[Gap, AfterValidator(_name)]
+Named = Annotated[Gap, AfterValidator(_audit_measure)]
 
 
 class AuditSpec(Specification):

@@ -421,7 +421,7 @@ class History:
         """Writes the file atomically and returns its path."""
         import pyarrow.parquet as pq
 
-        table = _table(self.periods)
+        table = _period_table(self.periods)
         about = json.dumps({"schema": HISTORY_SCHEMA, "schema_version": HISTORY_VERSION, "rows": len(table), "sha256": ZEROS})
         buffer = io.BytesIO()
         pq.write_table(table.replace_schema_metadata({HISTORY_SCHEMA: about}), buffer)
@@ -487,7 +487,7 @@ def history(source: str | Path | Mapping[str, Audit]) -> History:
     if not isinstance(source, (str, Path)):
         raise Misuse("eq.history", "the path of a history, or audits by period: {'2026-10': audit, ...}", source)
     path = Path(source)
-    return History(_read(path) if path.exists() else {}, path)
+    return History(_read_periods(path) if path.exists() else {}, path)
 
 
 def _period_problems(period: str, known: Collection[str], replace: bool) -> list[str]:
@@ -523,7 +523,7 @@ def is_history(path: Path) -> bool:
         return file.read(4) == b"PAR1" and METADATA.search(file.read()) is not None
 
 
-def _read(path: Path) -> dict[str, dict[str, AuditSums]]:
+def _read_periods(path: Path) -> dict[str, dict[str, AuditSums]]:
     """The periods in a file; raises an error if it is no history or is not as it was written."""
     import pyarrow.parquet as pq
 
@@ -546,7 +546,7 @@ def _read(path: Path) -> dict[str, dict[str, AuditSums]]:
         table = pq.read_table(io.BytesIO(content))
         for (period, label), rows in table.to_pandas().groupby(["period", "label"], sort=False):
             periods.setdefault(str(period), {})[str(label)] = _sums_from_rows(str(label), rows)
-        as_written = _table(periods).equals(table)
+        as_written = _period_table(periods).equals(table)
     except Exception as error:  # pyarrow raises many kinds of errors for a damaged file
         raise BadInput(f"{path} is not a readable history: {first_line(error)}. {RESTORE}") from error
     problems = [] if as_written else ["its rows or columns are missing, repeated or not as they are written"]
@@ -554,7 +554,7 @@ def _read(path: Path) -> dict[str, dict[str, AuditSums]]:
     return periods
 
 
-def _table(periods: SumsByPeriod) -> Any:
+def _period_table(periods: SumsByPeriod) -> Any:
     """The rows of the file, one per period, label, attribute and group."""
     import pyarrow as pa
 

@@ -29,7 +29,7 @@ from equipoise.measures.intervals import combined, fewer_clusters, tango, wilson
 
 BLOCK = 4_000_000  # elements of one block of multiplicities: memory is O(block), whatever the number of draws
 FURTHEST, P_VALUE_STEPS = 7.0, 14  # largest number of standard errors in the search for a p-value (2.6e-12), and the steps of that search
-ROUNDING = 1e-12  # a variance below this share of the terms whose differences make it up is rounding error
+VARIANCE_ROUNDING = 1e-12  # a variance below this share of the terms whose differences make it up is rounding error
 _erf, _erfc = (np.vectorize(each, otypes=[np.float64]) for each in (erf, erfc))
 
 
@@ -375,7 +375,7 @@ class Moments:
         slope = ratio(top - value[..., None] * bottom, bottoms[..., None])  # (groups, ratios, columns)
         terms = ((np.abs(slope) @ self.second) * np.abs(slope)).sum(-1)
         covariances = slope @ self.second @ slope.swapaxes(-1, -2)
-        varies = ~(np.diagonal(covariances, axis1=-2, axis2=-1) <= ROUNDING * terms)
+        varies = ~(np.diagonal(covariances, axis1=-2, axis2=-1) <= VARIANCE_ROUNDING * terms)
         finite = ratio(effective, np.maximum(effective - 1, 0.0))  # finite-sample factors; NaN for one patient
         if unequal.any():
             third = np.fmin(ratio(2 - ratio(effective, self.units), effective), ratio(one, np.sqrt(effective)))
@@ -438,7 +438,7 @@ class Moments:
         flat = whole.reshape(len(gaps) * others, len(gaps) * others)
         terms = np.einsum("ak,gkl,al->ag", np.abs(signs), np.abs(of_ratios), np.abs(signs))  # (a, groups)
         variance = np.diag(flat)
-        sd = np.sqrt(np.where(variance > ROUNDING * (terms[:, 1:] + terms[:, :1]).ravel(), variance, 0.0))
+        sd = np.sqrt(np.where(variance > VARIANCE_ROUNDING * (terms[:, 1:] + terms[:, :1]).ravel(), variance, 0.0))
         correlation = np.clip(np.nan_to_num(ratio(flat, sd[:, None] * sd)), -1.0, 1.0)
         np.fill_diagonal(correlation, 1.0)
         return correlation
@@ -448,7 +448,7 @@ def moments_of(
     f: npt.ArrayLike, y: npt.ArrayLike, codes: IntArray, groups: int, units: IntArray, weight: npt.ArrayLike | None = None
 ) -> Moments:
     """The moments of decisions f, by group and patient. Rows without a group (code -1) are left out."""
-    return sum_columns(DECISIONS, _by_label(y, f), Clusters.of(codes, groups, units), weight)
+    return sum_columns(DECISIONS, _rows_by_label(y, f), Clusters.of(codes, groups, units), weight)
 
 
 def moments_of_scores(scores: Scores, f: FloatArray, attribute: Attribute | None = None) -> Moments:
@@ -477,10 +477,10 @@ def moments_of_change(
     """
     first, second = np.asarray(before, dtype=np.float64), np.asarray(after, dtype=np.float64)
     columns = (first, second) if ratios is BOTH else (np.maximum(second - first, 0.0), np.maximum(first - second, 0.0))
-    return sum_columns(ratios, _by_label(y, *columns), clusters, weight)
+    return sum_columns(ratios, _rows_by_label(y, *columns), clusters, weight)
 
 
-def _by_label(y: npt.ArrayLike, *values: npt.ArrayLike) -> list[npt.NDArray[Any]]:
+def _rows_by_label(y: npt.ArrayLike, *values: npt.ArrayLike) -> list[npt.NDArray[Any]]:
     """The rows of each label, and each of the values in these rows."""
     label = np.asarray(y, dtype=np.int64)
     return [label == 0, label == 1, *(np.where(label == k, np.asarray(each, dtype=np.float64), 0.0) for each in values for k in (0, 1))]

@@ -58,7 +58,7 @@ MENON = """@inproceedings{menon2018cost,
 }"""
 MEASURED = {True: 128, False: 2000}  # rows to time probes on, for images and tables: the time is linear in the rows only for many rows
 FINEST = 0.003  # smallest bound on |gap| used for choosing a threshold; less is within the noise of any data
-NEVER = -1e4  # the intercept of a group without rows: JSON has no infinity
+LEAST_INTERCEPT = -1e4  # the intercept of a group without rows: JSON has no infinity
 Numbers = tuple[float, ...]
 
 
@@ -301,7 +301,7 @@ def rule_of(problem: Problem, scores: Scores, prices: FloatArray, threshold: flo
             GroupHead(
                 label,
                 tuple(tuple(row) for row in probe.weight.tolist()),
-                tuple(np.maximum(probe.bias, NEVER).tolist()),
+                tuple(np.maximum(probe.bias, LEAST_INTERCEPT).tolist()),
                 tuple(price.tolist()),
             )
             for label, probe, price in zip(heads.labels, heads.groups, prices, strict=True)

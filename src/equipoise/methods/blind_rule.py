@@ -255,7 +255,7 @@ def solve(u: FloatArray, g: FloatArray, low: FloatArray, high: FloatArray, start
     noise = WORTH_TOLERANCE * max(float(np.abs(u).max()), NO_ZERO)
     while True:
         fixed = np.where(doubtful, 0.0, margin > 0)
-        solved = _program(u[doubtful], g[:, doubtful], low - g @ fixed, high - g @ fixed)
+        solved = _linear_program(u[doubtful], g[:, doubtful], low - g @ fixed, high - g @ fixed)
         if solved is None:  # the fixed rows may make it infeasible
             if doubtful.all():
                 return None
@@ -292,7 +292,7 @@ def _one_gap(u: FloatArray, g: FloatArray, low: float, high: float) -> Solution 
     return Solution(np.array([sign * price[last]]), decisions, float(u @ decisions))
 
 
-def _program(u: FloatArray, g: FloatArray, low: FloatArray, high: FloatArray) -> tuple[FloatArray, FloatArray] | None:
+def _linear_program(u: FloatArray, g: FloatArray, low: FloatArray, high: FloatArray) -> tuple[FloatArray, FloatArray] | None:
     """Multipliers and decisions of the program over these rows, in which the gaps are bounded variables; None if it is infeasible."""
     from scipy.optimize import linprog
 

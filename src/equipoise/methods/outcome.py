@@ -38,7 +38,7 @@ from equipoise.methods.goal import BEFORE, Goal, Note
 
 ONE_SE = 2 * NormalDist().cdf(1.0) - 1  # level of an interval of plus and minus one standard error
 DEFAULT_MAX_GAP = 0.05  # largest |gap| that counts as closed, if the goal has no maximum
-SAME_GAP = 0.005  # a change of a gap by less than half a point: practically the same
+UNCHANGED_GAP = 0.005  # a change of a gap by less than half a point: practically the same
 MOST_NEEDED = 100_000  # patients: a larger number for a clear outcome is none that a hospital could use
 Source = Literal["held-out", "cross-fitted"]
 
@@ -126,7 +126,7 @@ class Judgement:
         if largest is None:
             return False
         excess = max(abs(gap.after.value) for gap in self.gaps if gap.known) - abs(largest.before.value)
-        return abs(largest.after.value - largest.before.value) < SAME_GAP and excess < SAME_GAP
+        return abs(largest.after.value - largest.before.value) < UNCHANGED_GAP and excess < UNCHANGED_GAP
 
     @property
     def clear_before(self) -> bool:

@@ -368,8 +368,8 @@ def _preparation(config: Mapping[str, Any], channels: int) -> dict[str, Any]:
 
     Mean and standard deviation are of pixels in [0, 1] and include a rescaling by another factor than 1/255.
     """
-    resize = _sides(config["size"]) if config.get("do_resize", True) else ()
-    crop = _sides(config["crop_size"]) if config.get("do_center_crop") else ()
+    resize = _image_sides(config["size"]) if config.get("do_resize", True) else ()
+    crop = _image_sides(config["crop_size"]) if config.get("do_center_crop") else ()
     if len({*crop}) > 1:
         raise ValueError(f"crop_size is {crop[0]} x {crop[1]} pixels, and only a square can be cropped")
     if (share := config.get("crop_pct")) and len(resize) == 1:
@@ -391,7 +391,7 @@ def _preparation(config: Mapping[str, Any], channels: int) -> dict[str, Any]:
     return {**geometry, "channels": channels, "mean": means, "std": scales}
 
 
-def _sides(size: Any) -> tuple[int, ...]:
+def _image_sides(size: Any) -> tuple[int, ...]:
     """The shorter side, or height and width."""
     if isinstance(size, dict):
         return tuple(int(size[side]) for side in (["shortest_edge"] if "shortest_edge" in size else ["height", "width"]))

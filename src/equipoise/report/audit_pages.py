@@ -97,7 +97,7 @@ class Origin(BaseModel):
             command=shlex.join(map(without_folders, arguments)),
             when=datetime.now(UTC).isoformat(timespec="seconds"),
             versions={"equipoise": __version__, **versions, "python": platform.python_version()},
-            files=dict(map(_checksum, files)),
+            files=dict(map(_file_checksum, files)),
             inputs=tuple(inputs),
             group_names=dict(group_names or {}),
         )
@@ -111,7 +111,7 @@ class Origin(BaseModel):
             return None
 
 
-def _checksum(path: Path) -> tuple[str, str]:
+def _file_checksum(path: Path) -> tuple[str, str]:
     if path.is_file():
         return path.name, sha256_of(path)
     files = sorted(file for file in path.rglob("*") if file.is_file())
@@ -202,7 +202,7 @@ def _label_page(s: LabelSections, origin: Origin | None, paper: bool) -> Documen
     ]
     made: dict[str, list[Part] | None] = {
         "verdict": [first, Fixed("question"), *further, Fixed("facts"), *_clear_gaps(s, drawn)],
-        "worse": by_attribute(lambda name: [_errors(s, name)], headed=False, everywhere=True),
+        "worse": by_attribute(lambda name: [_errors_table(s, name)], headed=False, everywhere=True),
         "gaps": by_attribute(gaps) if set(drawn) & set(audit.gaps["attribute"]) else None,
         "groups": [*by_attribute(groups), *s.performance()],
         "threshold": [] if threshold else None,
@@ -255,7 +255,7 @@ def _clear_gaps(s: LabelSections, drawn: Sequence[str]) -> list[Part]:
     return [Table(caption, tables[0].columns, [Block(rows)], style="stack").only(0, 1, 2, 3, 4)]
 
 
-def _errors(s: LabelSections, attribute: str) -> Table:
+def _errors_table(s: LabelSections, attribute: str) -> Table:
     """Missed findings and false alarms of each group per 1,000, and their differences from the reference."""
     worse = {"fnr": wording.worse_by(s.audit, wording.MISSED), "fpr": wording.worse_by(s.audit, wording.ALARMS)}
     rows = []

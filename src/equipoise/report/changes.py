@@ -22,7 +22,7 @@ MOST_TICKS, MOST_DOTS = 3, 60  # periods with a label, and with a dot
 SPARKS = "▁▂▃▄▅▆▇█"
 
 
-def _names(rows: pd.DataFrame, intersections: Collection[str], names: Mapping[str, str] | None) -> GroupNames:
+def _checked_group_names(rows: pd.DataFrame, intersections: Collection[str], names: Mapping[str, str] | None) -> GroupNames:
     """The user's words for groups, checked against the groups of the result."""
     groups = {str(name): list(dict.fromkeys([*own["reference"], *own["group"]])) for name, own in rows.groupby("attribute", sort=False)}
     return group_words(names, {name: levels for name, levels in groups.items() if name not in intersections})
@@ -151,7 +151,7 @@ def contrast_screen(contrast: ScoreComparison, verbose: bool = False) -> list[Pa
 
 def contrast_document(contrast: ScoreComparison, names: Mapping[str, str] | None = None) -> doc.Document:
     """The report of a comparison; `names` are words for groups, such as {"F": "women"}."""
-    called = _names(contrast.rates, contrast.intersections, names)
+    called = _checked_group_names(contrast.rates, contrast.intersections, names)
     gaps = contrast.gaps[contrast.gaps["measure"].isin(distinct(contrast.gaps["measure"].unique()))]
 
     def by_attribute(rows: pd.DataFrame) -> list[Part]:
@@ -264,7 +264,7 @@ def monitoring_screen(monitoring: Monitoring, verbose: bool = False) -> list[Par
 
 def monitoring_document(monitoring: Monitoring, names: Mapping[str, str] | None = None, *, paper: bool = False) -> doc.Document:
     """The report of gaps over time; `names` are words for groups, such as {"F": "women"}; on `paper` without every period."""
-    called = _names(monitoring.gaps, monitoring.intersections, names)
+    called = _checked_group_names(monitoring.gaps, monitoring.intersections, names)
     charts = [chart(_course(monitoring, row), row._asdict(), called.full) for row in monitoring.gaps.itertuples()]
     verdict: list[Part] = [
         Text(monitoring_conclusion(monitoring, called), "lead outcome"),

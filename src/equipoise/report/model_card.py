@@ -206,7 +206,7 @@ def paragraphs(case: Comparison, facts: Any, measures: Sequence[str], named: Seq
         "fairness": "\n\n".join([found, judged, worse]),
         "biases": "\n\n".join([found, worse, biases]),
         "performance": f"On the test set: {'; '.join(values)}.",
-        "limits": _limits(case),
+        "limits": _limitations(case),
         "mitigation": _mitigation(case, facts, selected),
         "patients_tested": _patients_tested(case, facts),
         "validation": intervals,
@@ -311,7 +311,7 @@ def _who_got_worse(case: Comparison) -> str:
     return " ".join(sentences)
 
 
-def _limits(case: Comparison) -> list[str]:
+def _limitations(case: Comparison) -> list[str]:
     """The limitations of the numbers on the card."""
     gap, after = case.found.gap_after, case.found.after
     lines = [line(text) for text in (*case.provenance.limits, *map(note_words, case.result.candidate.notes))]

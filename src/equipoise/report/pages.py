@@ -49,9 +49,9 @@ def page_of(document: Document, *, paper: bool = False) -> str:
 
 def framed(template: str, context: Mapping[str, Any], scripts: Sequence[str] = (), data: object = None, *, paper: bool = False) -> str:
     """A page with its style, its scripts and their data."""
-    shared: dict[str, Any] = {"style": Markup(_read("report.css")), "book": LongNames(), "paper": paper, "data": None}
+    shared: dict[str, Any] = {"style": Markup(_read_template("report.css")), "book": LongNames(), "paper": paper, "data": None}
     if scripts:
-        script = "".join(map(_read, scripts))
+        script = "".join(map(_read_template, scripts))
         shared |= {"script": Markup(script), "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}
         shared |= {"data": None if data is None else script_data(data)}
     return render(template, shared | dict(context))
@@ -109,7 +109,7 @@ def _environment(kind: str) -> Environment:
     return environment
 
 
-def _read(file: str) -> str:
+def _read_template(file: str) -> str:
     return (TEMPLATES / file).read_text(encoding="utf-8")
 
 

@@ -100,7 +100,7 @@ def repair_document(case: Comparison, names: Mapping[str, str] | None = None, *,
         ],
         "gaps": gap_parts(case, called.full),
         "groups": group_parts(case, called.full),
-        "cohort": [*_folded(_cohort(case, called.full, patients_known)), Fixed("cohort_notes")],
+        "cohort": [*_folded(_cohort_tables(case, called.full, patients_known)), Fixed("cohort_notes")],
         "signoff": [],
         "limits": [],
         "explorer": [
@@ -324,7 +324,7 @@ def group_parts(case: Comparison, called: Called) -> list[Part]:
     return [*parts, Folded("Scores: AUROC, fixed operating points and calibration", [*scores, Fixed("recalibration")])]
 
 
-def _cohort(case: Comparison, called: Called, patients: bool) -> dict[str, Part]:
+def _cohort_tables(case: Comparison, called: Called, patients: bool) -> dict[str, Part]:
     """The rows, patients and labels of each group in the repair set and the test set."""
     least, tables = case.found.settings.min_patients, dict[str, Part]()
     parts = ("Repair set", "Test set") if case.original.valid is not None else ("Test set",)

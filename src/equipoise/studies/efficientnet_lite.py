@@ -178,9 +178,9 @@ def _build(name: str, pretrained: bool) -> nn.Module:
     return imagenet(name).train() if pretrained else EfficientNetLite(name)
 
 
-def _published_checksum(name: str) -> str:
+def _package_checksum(name: str) -> str:
     weights_file(name)
     return VARIANTS[name][1]
 
 
-EFFICIENTNET_LITE = {name: Backbone(name, "conv_stem", "classifier", _build, _published_checksum, absorb_norm) for name in VARIANTS}
+EFFICIENTNET_LITE = {name: Backbone(name, "conv_stem", "classifier", _build, _package_checksum, absorb_norm) for name in VARIANTS}

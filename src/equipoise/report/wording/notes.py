@@ -71,11 +71,11 @@ def _goal_parts(n: Numbers) -> dict[str, str]:
     if n["max_gap"] is not None:
         parts["gap"] = f"|{n['measure']}| <= {n['max_gap']:g}"
     if n["keep"]:
-        parts["rates"] = f"{_kept_rates(n)} in every group"
+        parts["rates"] = f"{_kept_rate_words(n)} in every group"
     return parts
 
 
-def _kept_rates(n: Numbers) -> str:
+def _kept_rate_words(n: Numbers) -> str:
     return ", ".join(f"{rate} {'as before' if isinstance(least, str) else f'>= {least:g}'}" for rate, least in n["keep"].items())
 
 
@@ -124,7 +124,7 @@ def _not_surely_within(measure: str, n: Numbers) -> str:
 
 def _none_surely(performance: str, n: Numbers) -> str:
     minimum = "" if n["min_performance"] is None else f" {n['min_performance']:.3g}"
-    reach, keep = f"{performance_words(performance)}{minimum}", f"{_kept_rates(n)} in every group"
+    reach, keep = f"{performance_words(performance)}{minimum}", f"{_kept_rate_words(n)} in every group"
     if n["enough"] and n["kept"]:
         return f"{n['enough']:,} steps reach {reach}, {n['kept']:,} surely keep {keep}, but none does both; the original was kept"
     lacking = [] if n["enough"] else [f"reaches {reach} (the best has {n['best']:.3f}, standard error {n['error']:.3f})"]
@@ -142,7 +142,7 @@ def _declined(measure: str, n: Numbers) -> str:
         example = f" (step {near['step']:,}: {measure} {near['gap']:+.3f}, {performance} {near['performance']:.3f} < {near['least']:.3f})"
     lacking = {
         "performance": f"with too low a performance{example}",
-        "rates": f"without surely keeping {_kept_rates(n)} in every group",
+        "rates": f"without surely keeping {_kept_rate_words(n)} in every group",
         "varied": "with the same decision for everyone within each group",
         "labels": "beyond the limits of another label",
         "sure": "not better by more than chance",

@@ -360,7 +360,7 @@ def mimic_iii(
     """
     pick("attribute of mimic-iii", attribute, ADMISSION_GROUPS)
     daily = pick("inputs of mimic-iii", inputs, INPUT_KINDS) == "first-day"
-    files = _table_files(Path(root), daily)
+    files = _mimic_files(Path(root), daily)
     stays = _first_adult_admissions(files)
     if daily:
         stays = _stays_of_a_day(files, stays)
@@ -416,7 +416,7 @@ def _stays_of_a_day(files: Mapping[str, Path], stays: pd.DataFrame) -> pd.DataFr
     return long
 
 
-def _table_files(root: Path, daily: bool) -> dict[str, Path]:
+def _mimic_files(root: Path, daily: bool) -> dict[str, Path]:
     """The file of each table. Raises one `BadInput` with every table and column that is missing."""
     more = FIRST_DAY_TABLES if daily else {}
     columns = {table: (*ADMISSION_TABLES.get(table, ()), *more.get(table, ())) for table in ADMISSION_TABLES | more}
