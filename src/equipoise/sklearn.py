@@ -19,7 +19,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
 
-from equipoise.data import MISSING, Attribute, ObjectArray, Scores, Table, assign_folds, generator
+from equipoise.data import Attribute, ObjectArray, Scores, Table, assign_folds, generator
 from equipoise.errors import BadInput, pick
 from equipoise.measures import FloatArray, Gap, Rule
 from equipoise.methods import DEFAULT_MEASURE, METHODS, Candidate, Outcome, debias, make_settings
@@ -270,7 +270,7 @@ class FairClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # typ
 
     def _position(self, X: Rows) -> int | None:
         """The position of the column of X that holds the group; None if none was named."""
-        columns = list(X.columns) if isinstance(X, pd.DataFrame) else []
+        columns = list(getattr(X, "columns", ()))
         if self.group is None or self.group in columns:
             return None if self.group is None else columns.index(self.group)
         if isinstance(self.group, str):
@@ -307,10 +307,8 @@ class FairClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # typ
 
 def _unlabelled(score: FloatArray, groups: Any, features: pd.DataFrame | None) -> Scores:
     """Scores of rows without labels, which may all be of one group."""
-    codes, levels = pd.factorize(pd.Series(groups))
-    attribute = Attribute("group", tuple(map(str, levels)) or ("(none)",), np.where(codes < 0, MISSING, codes).astype(np.int64))
-    labels = np.zeros(len(score), np.int64)
-    return Scores(labels, score, (attribute,), None, features=None if features is None else Table(features))
+    attribute = Attribute.of_new_rows(pd.Series(groups), "group")
+    return Scores(np.zeros(len(score), np.int64), score, (attribute,), None, features=None if features is None else Table(features))
 
 
 def _ids(X: Rows) -> ObjectArray | None:

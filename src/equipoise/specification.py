@@ -70,7 +70,7 @@ def setting(
 
 def extra_of(field: FieldInfo) -> dict[str, Any]:
     """The flag, shown default and visibility of a field."""
-    return field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+    return cast(dict[str, Any], field.json_schema_extra or {})
 
 
 def takes_fields_of(kind: type[BaseModel], without: Collection[str] = ()) -> Callable[[Function], Function]:
@@ -154,10 +154,13 @@ def flag_of(kind: type[BaseModel], *location: str | int) -> str | None:
 def _bad_input(error: ValidationError, kind: type[BaseModel]) -> EquipoiseError:
     """All problems of the values as one error; the error of a check that failed alone keeps its type, which shows what is wrong."""
     problems = error.errors(include_url=False)
-    inner = problems[0].get("ctx", {}).get("error")
-    if len(problems) == 1 and isinstance(inner, BadInput):
-        return inner
-    return BadInput(*specification_problems(error, kind))
+    return (_raised(problems[0]) if len(problems) == 1 else None) or BadInput(*specification_problems(error, kind))
+
+
+def _raised(problem: Any) -> BadInput | None:
+    """The error that a check raised, with its own words; None for a problem that pydantic found."""
+    error = problem.get("ctx", {}).get("error")
+    return error if isinstance(error, BadInput) else None
 
 
 def specification_problems(error: ValidationError, kind: type[BaseModel], placed: bool = False) -> list[str]:
@@ -171,9 +174,8 @@ def specification_problems(error: ValidationError, kind: type[BaseModel], placed
         parts = [part for part in problem["loc"] if not kinds.fullmatch(str(part))]
         place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).lstrip(".")
         where = f"{place} ({flag})" if (flag := flag_of(kind, *parts)) else place
-        inner = problem.get("ctx", {}).get("error")
-        if isinstance(inner, BadInput):  # raised by a check, with its own words
-            problems += [f"{place}: {told}" for told in inner.problems] if placed and place else inner.problems
+        if raised := _raised(problem):
+            problems += [f"{place}: {told}" for told in raised.problems] if placed and place else raised.problems
             continue
         message = problem["msg"].removeprefix("Value error, ").replace("valid tuple", "list").replace("valid dictionary", "table")
         if problem["type"] == "extra_forbidden":

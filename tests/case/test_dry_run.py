@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from equipoise.case import dry_run
-from equipoise.case.methods_tried import RepairTask
+from equipoise.case import case_repair
+from equipoise.case.case_repair import MethodEstimate, RepairTask, estimate_repair, seconds_to_probe
 from equipoise.data import Cohort
 from equipoise.methods import METHODS, Goal, Method, bias_score, contract, thresholds
 from equipoise.methods.contract import NoSettings
@@ -15,7 +15,7 @@ from support.hospital import network, patients
 
 
 def estimate(model: nn.Module, repair: Cohort, test: Cohort, methods: dict, goal: Goal, train: Cohort | None = None, **more: object):
-    return dry_run.estimate(RepairTask.of(model, ["sick"], [repair], [test], train), methods, {"sick": goal}, **more)
+    return estimate_repair(RepairTask.of(model, ["sick"], [repair], [test], train), methods, {"sick": goal}, **more)
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_the_work_of_the_methods_beyond_the_paper(parts, monkeypatch):
         "group-thresholds": {},
     }
 
-    def steps(selection: str) -> dict[str, dry_run.MethodEstimate]:
+    def steps(selection: str) -> dict[str, MethodEstimate]:
         found = estimate(model, repair, test, {**methods, "auto": chosen}, Goal("aod", selection=selection)).methods
         return {step.method: step for step in found}
 
@@ -119,8 +119,8 @@ def test_probes_are_timed(parts):
 
 def test_probes_of_the_layers_are_part_of_the_estimate(parts, monkeypatch):
     assert estimate(*parts, {"reject-option": {}}, paper_goal()).probes is None
-    assert dry_run.seconds_to_probe(parts[0], parts[2], 1000) > 0
-    monkeypatch.setattr(dry_run, "seconds_to_probe", lambda _model, cohort, draws: len(cohort) * draws)
+    assert seconds_to_probe(parts[0], parts[2], 1000) > 0
+    monkeypatch.setattr(case_repair, "seconds_to_probe", lambda _model, cohort, draws: len(cohort) * draws)
     found = estimate(*parts, {"reject-option": {}}, paper_goal(), probe_draws=50)
     assert found.probes.seconds == 2 * len(parts[2]) * 50  # before and after
     assert found.seconds == pytest.approx(sum(step.seconds for step in found.methods) + found.probes.seconds)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from equipoise.case.case_file import RepairSpec
-from equipoise.case.methods_tried import RepairTask, check_methods, most_changed, rescored, try_methods, unit_maps
+from equipoise.case.case_repair import RepairTask, check_methods, most_changed, rescored, try_methods, unit_maps
 from equipoise.comparison import Comparison, ScoredCandidate, choose
 from equipoise.data import Cohort, Images, Scores
 from equipoise.errors import BadInput
@@ -183,9 +183,9 @@ def test_maps_of_switched_off_units_are_shares_of_channels():
     off[:2, 0, 0] = True
     off[:, 5, 5] = True
     switch_off(model, layers, off.reshape(-1))
-    (found,) = unit_maps(model)
-    assert (found.layer, found.kept.shape) == ("0", (12, 12))
-    assert (found.kept[0, 0], found.kept[5, 5], found.kept[1, 1]) == (0.5, 0.0, 1.0)
+    ((layer, kept),) = unit_maps(model).items()
+    assert (layer, kept.shape) == ("0", (12, 12))
+    assert (kept[0, 0], kept[5, 5], kept[1, 1]) == (0.5, 0.0, 1.0)
 
 
 def test_thumbnails_are_of_the_patients_whose_score_changed_most():
@@ -207,10 +207,10 @@ def test_probes_are_of_both_networks_on_the_test_set(parts):
     found = _tried(model, repair, test, methods, paper_goal("eod", min_performance=0.5), spec=RepairSpec(probe=True, draws=10))
 
     probes = found.probes
-    pd.testing.assert_frame_equal(probes.before, encoding(model, test, draws=10))
-    pd.testing.assert_frame_equal(probes.after, encoding(found.candidates[0].candidate.model, test, draws=10))
-    assert not probes.before.equals(probes.after)
+    pd.testing.assert_frame_equal(probes["before"], encoding(model, test, draws=10))
+    pd.testing.assert_frame_equal(probes["after"], encoding(found.candidates[0].candidate.model, test, draws=10))
+    assert not probes["before"].equals(probes["after"])
     same = _tried(
         model, repair, test, {"reject-option": {}}, paper_goal("eod"), spec=RepairSpec(probe=True, draws=10)
     ).probes  # another rule of the same network
-    pd.testing.assert_frame_equal(same.before, same.after)
+    pd.testing.assert_frame_equal(same["before"], same["after"])

@@ -7,7 +7,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from equipoise.case import bundle_network
+from equipoise.case import bundle
 from equipoise.case.schema import IMAGES_FORMAT, ServedImages
 from equipoise.data import Transform, sha256
 from equipoise.errors import BadInput, Untrusted
@@ -29,7 +29,7 @@ def _valid(document: dict) -> ServedImages:
 
 
 def transform_to_serve(document: dict, *how: object) -> Transform | None:
-    return bundle_network.transform_to_serve(_valid(document), *how)
+    return bundle.transform_to_serve(_valid(document), *how)
 
 
 def test_options_or_a_transform_are_valid_and_nothing_else(how):

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equipoise import Cohort, Scores, audit, split
-from equipoise.data import Columns, as_parsed, cohort_from_table, read_table
+from equipoise.data import Columns, as_parsed, read_cohort, read_table
 from equipoise.data.table_files import MISSING_WORDS
 from equipoise.errors import BadInput
 from support.facts import facts
@@ -208,8 +208,7 @@ def test_007_and_7_are_two_patients_and_01_and_1_two_groups(tmp_path: Path, name
 
 def test_a_group_that_is_also_an_input_is_parsed_as_a_number(tmp_path: Path):
     (tmp_path / "t.csv").write_text("y,sex,age\n0,0,41\n1,1,\n0,01,50\n1,0,60\n")
-    frame = read_table(tmp_path / "t.csv", text=["sex"])
-    cohort = cohort_from_table(frame, Columns(label="y", group="sex", features=["sex", "age"]), "t.csv", text=["sex"], scale=False)
+    cohort = read_cohort(tmp_path / "t.csv", Columns(label="y", group="sex", features=["sex", "age"], raw=True)).cohort
     assert cohort.attributes[0].levels == ("0", "01", "1")
     assert cohort.inputs[:, 0].tolist() == [0, 1, 1, 0]
 

@@ -316,7 +316,7 @@ def test_images_of_patients_are_in_it_only_if_allowed_and_ids_never():
     assert not [p for p in set(case.original.test.patients) if p in allowed]
     few = small_case(rows=200, pictures=True, methods=("pruning",))
     assert 'id="images"' in repair_page(few)
-    without = replace(few, thumbnails={}, candidates=tuple(replace(r, units=()) for r in few.candidates))
+    without = replace(few, thumbnails={}, candidates=tuple(replace(r, units={}) for r in few.candidates))
     assert 'id="images"' not in repair_page(without, thumbnails=True)
 
 
@@ -372,10 +372,10 @@ def test_p_values_are_next_to_the_differences():
     case = small_case(rows=2000)
     found = case.found
     read = _read(case)
-    [row] = [row for row in found.gaps["sex"] if row.target]
-    both = " → ".join(p_value_words(side.p_adjusted) for side in (row.before, row.after))
+    [(before, after)] = found.gaps["sex"][case.goal.measure].values()
+    both = " → ".join(p_value_words(side.p_adjusted) for side in (before, after))
     assert both in read.words("gaps")
-    assert span(row.after.simultaneous_low, row.after.simultaneous_high, "points") in read.words("gaps")
+    assert span(after.simultaneous_low, after.simultaneous_high, "points") in read.words("gaps")
 
 
 def test_probes_are_shown_where_they_were_asked_for():

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from torch import nn
 
-from equipoise.comparison import Comparison, Probes, Provenance, ScoredCandidate, UnitMap
+from equipoise.comparison import Comparison, Provenance, ScoredCandidate
 from equipoise.data import Attribute, Scores
 from equipoise.measures import AuditSpec, Threshold, sweep
 from equipoise.methods import Goal, LabelCandidate, Note, equalised_odds, reject_option, select
@@ -198,7 +198,9 @@ def _post_processed(method: str, valid: _Part, test: _Part, goal: Goal, seed: in
     return ScoredCandidate(found, valid.scores(0), test.scores(0), 2.0)
 
 
-def some_probes(attribute: str = "sex", layers: Sequence[str] = ("inputs", "2", "output"), after: Sequence[str] | None = None) -> Probes:
+def some_probes(
+    attribute: str = "sex", layers: Sequence[str] = ("inputs", "2", "output"), after: Sequence[str] | None = None
+) -> dict[str, pd.DataFrame]:
     """Readings that are easy to tell apart: 0.6 among everybody before, 0.5 after, and a step up with the depth."""
 
     def frame(names: Sequence[str], start: float) -> pd.DataFrame:
@@ -211,8 +213,8 @@ def some_probes(attribute: str = "sex", layers: Sequence[str] = ("inputs", "2", 
             rows.append({"attribute": attribute, "layer": layer, "depth": depth, "width": 2 + depth, **found, "chance": 0.5, "note": ""})
         return pd.DataFrame(rows, columns=ENCODING_COLUMNS)
 
-    return Probes(frame(layers, 0.6), frame(after or layers, 0.5))
+    return {"before": frame(layers, 0.6), "after": frame(after or layers, 0.5)}
 
 
-def _maps(rng: np.random.Generator) -> tuple[UnitMap, ...]:
-    return tuple(UnitMap(f"layer{k}.conv", np.clip(rng.normal(0.8, 0.2, (8 * k, 8 * k)), 0, 1)) for k in (1, 2))
+def _maps(rng: np.random.Generator) -> dict[str, np.ndarray]:
+    return {f"layer{k}.conv": np.clip(rng.normal(0.8, 0.2, (8 * k, 8 * k)), 0, 1) for k in (1, 2)}

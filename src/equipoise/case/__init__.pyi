@@ -1,15 +1,15 @@
 from .bundle import Bundle as Bundle
 from .case_audit import CaseAudit as CaseAudit
 from .case_audit import audit_case as audit_case
+from .case_audit import counting as counting
 from .case_file import Case as Case
 from .case_file import ModelSpec as ModelSpec
 from .case_file import read_case_file as read_case_file
 from .case_repair import Repaired as Repaired
+from .case_repair import RepairEstimate as RepairEstimate
 from .case_repair import methods_of as methods_of
 from .case_repair import prepare_repair as prepare_repair
-from .dry_run import RepairEstimate as RepairEstimate
 from .folder import check_folder as check_folder
-from .progress import counting as counting
 from .save import Saved as Saved
 from .save import save_comparison as save_comparison
 from .score_checks import check_scores as check_scores

@@ -4,6 +4,8 @@ Nothing in a folder is executed. Code that the network needs runs only on reques
 Torch is imported only if there is a network.
 """
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from equipoise.case.schema import PREDICTOR_SCORE, Run
+from equipoise import models
+from equipoise.case.schema import OWN_NETWORK, PREDICTOR_SCORE, Run, ServedImages
 from equipoise.case.verify import Verified, verify
 from equipoise.data import (
     IMAGE_COLUMNS,
@@ -30,20 +33,24 @@ from equipoise.data import (
     Table,
     Transform,
     as_parsed,
+    as_transform,
     find_files,
     is_view,
     read_identifiers,
     read_score_column,
+    sha256,
 )
 from equipoise.errors import BadInput, Misuse, Untrusted, did_you_mean, raise_all
 from equipoise.measures import FloatArray, Rule
 from equipoise.methods import read_rule
-from equipoise.models import Predictor, load_predictor, predict, predictor
+from equipoise.models import Predictor
 
 if TYPE_CHECKING:
     from torch import nn
 
     from equipoise.models import Code
+
+    Running = Callable[[Code], None] | None
 
 log = logging.getLogger(__name__)
 
@@ -56,10 +63,10 @@ class Bundle:
     """
 
     folder: Path
-    model: "nn.Module | None" = field(repr=False)  # None: a rule for scores
+    model: nn.Module | None = field(repr=False)  # None: a rule for scores
     rule: Rule
     run: Run = field(repr=False)
-    code: "Code | None" = None  # that was run to build the network
+    code: Code | None = None  # that was run to build the network
     transform: Transform | None = None  # custom preprocessing of images
     predictor: Predictor | None = None  # a classifier that is not a network, such as a scikit-learn estimator
 
@@ -68,12 +75,12 @@ class Bundle:
         cls,
         folder: str | Path,
         *,
-        model: "str | nn.Module | object" = None,
+        model: str | nn.Module | object = None,
         transform: str | Callable[[Any], Any] | None = None,
         trust: bool = False,
         images: bool | None = None,
-        running: "Callable[[Code], None] | None" = None,
-    ) -> "Bundle":
+        running: Running = None,
+    ) -> Bundle:
         """The bundle in a folder, after its files are verified (SHA-256).
 
         A classifier that is not a network is in the folder as a .skops file, or as a pickle, which is read with `trust=True` only.
@@ -90,10 +97,8 @@ class Bundle:
         if run.predictor is not None:
             return cls(files.folder, None, rule, run, predictor=_predictor_of(files, model, trust))
         if run.model is not None:
-            from equipoise.case.bundle_network import network_of, transform_to_serve
-
             prepare = transform_to_serve(run.inputs.images, files.folder, transform, trust, running)
-            network, code = network_of(files, model, trust, running)
+            network, code = _network_of(files, model, trust, running)
             return cls(files.folder, network, rule, run, code, prepare)
         if model is not None:
             raise BadInput(f"{files.folder} holds a rule for scores, and no network. Omit --model (Python: model=).")
@@ -115,30 +120,38 @@ class Bundle:
         return self.run.groups if self.rule.needs_group else []
 
     @property
-    def bins(self) -> dict[str, Bins]:
-        """The bins of numeric columns that define groups."""
-        return self.run.inputs.bins
-
-    @property
     def text_columns(self) -> set[str]:
         """The columns of a table that must be read as text: identifiers, image names and groups."""
         recorded = self.run.inputs
         images = () if recorded.images is None else (recorded.image_column, *IMAGE_COLUMNS)
         names = (recorded.id, recorded.patient, *images, *self.groups)
-        return {name for name in names if name is not None and name not in self.bins}
+        return {name for name in names if name is not None and name not in recorded.bins}
 
     def score(self, inputs: Any) -> FloatArray:
         """The score of each row, with the network's output read as in the repair."""
         return self._scores(inputs)[0]
 
     def _scores(self, inputs: Any) -> tuple[FloatArray, dict[str, Any]]:
+        """The score of each row, and further columns: with a network of classes, the class that argmax decides for."""
         if self.predictor is not None:
             return self.predictor.scores(inputs), {}
         if self.model is None:
             raise BadInput(f"{self.folder} holds a rule for scores, and no network that makes them. Give the scores: decide(frame)")
-        from equipoise.case.bundle_network import network_scores
+        import torch
 
-        return network_scores(self.model, self.run, inputs)
+        network, classes, columns = self.model, self.run.network.classes, dict[str, Any]()
+        inputs = torch.tensor(inputs) if isinstance(inputs, np.ndarray) else inputs
+        if classes is not None and isinstance(network, models.OneClass):
+            logits = models.outputs(network.inner, inputs, taken=models.as_matrix)
+            columns["class"] = np.array(classes.names, dtype=object)[logits[:, network.columns].argmax(1).numpy()]
+            raw = network.taken(logits).double()
+        else:
+            raw = models.outputs(network, inputs).double()
+        if invalid := int((~torch.isfinite(raw)).sum()):
+            raise BadInput(
+                f"the network returned NaN or infinity for {invalid:,} of {len(raw):,} rows. Check for missing or unscaled inputs."
+            )
+        return np.asarray((models.sigmoid(raw) if self.run.network.output == "logit" else raw).numpy(), dtype=np.float64), columns
 
     def decide(
         self,
@@ -173,7 +186,7 @@ class Bundle:
             return self._with_decisions(pd.DataFrame({"id": rows.ids}), scores, seed, columns)
         recorded, kept, features, columns = self.run.inputs, np.arange(len(rows)), None, {}
         _check_images(self.run, images is not None, self.folder)
-        attributes = groups_of(rows, self.groups, name, self.bins)
+        attributes = groups_of(rows, self.groups, name, recorded.bins)
         if recorded.width is not None:
             raise BadInput(f"the network in {self.folder} was repaired on arrays, which have no columns. Give a cohort: Cohort.from_arrays")
         image = None
@@ -214,7 +227,7 @@ class Bundle:
         if not isinstance(rows, Cohort) or (self.model is None and self.predictor is None):
             raise Misuse("Bundle.decide", "a pandas frame or a Cohort; of a rule for scores, a frame or Scores", rows)
         if self.predictor is not None:
-            return predict(self.predictor, rows), {}
+            return models.predict(self.predictor, rows), {}
         by_name = {attribute.name: attribute for attribute in rows.attributes}
         if missing := [name for name in self.groups if name not in by_name]:
             raise BadInput(f"the rule decides by group and needs {', '.join(map(repr, missing))}; {rows.name!r} has {', '.join(by_name)}")
@@ -296,7 +309,7 @@ def _predictor_of(files: Verified, given: object, trust: bool) -> Predictor:
     recorded, folder = files.run.predictor, files.folder
     assert recorded is not None
     if given is not None and not isinstance(given, str):
-        return predictor(given, positive=recorded.positive)
+        return models.predictor(given, positive=recorded.positive)
     if given is not None:
         raise BadInput(f"{folder} holds its classifier, a {recorded.named}. Omit --model.")
     if (file := recorded.file) is None:
@@ -304,13 +317,115 @@ def _predictor_of(files: Verified, given: object, trust: bool) -> Predictor:
     try:
         types = recorded.trusted if trust else ()
         source, content = files.source(file), files.contents[file]
-        return load_predictor(source, content=content, trusted=types, trust_pickle=trust, positive=recorded.positive)
+        return models.load_predictor(source, content=content, trusted=types, trust_pickle=trust, positive=recorded.positive)
     except Untrusted:
         form = "a pickle" if file.endswith(".joblib") else f"a file with the types {', '.join(recorded.trusted)}"
         raise Untrusted(
             f"{folder} holds its classifier, a {recorded.named}, as {form}, which can run code when it is read. If you know "
             "who wrote the folder, load it with --trust (Python: trust=True)."
         ) from None
+
+
+def _network_of(files: Verified, model: object, trust: bool, running: Running) -> tuple[nn.Module, Code | None]:
+    """The network of a bundle with its repair, in eval mode, and the code that was run to build it, if any."""
+    saved, code = files.run.network, None
+    named, given = model if isinstance(model, str) else None, model if models.is_network(model) else None
+    if models.ORIGINAL_ONNX in files.contents and model is not None:
+        raise BadInput(f"{files.folder} holds its ONNX file. Omit --model {model}.")
+    if models.ORIGINAL_ONNX not in files.contents and given is None:
+        code = _code_to_run(files, named, trust)
+        if code is not None and running is not None and (named is None or named.endswith(models.PROGRAM)):
+            running(code)
+    load = named or str(saved.load)
+    network = models.saved_network(files.contents, files.source, None if load == OWN_NETWORK else load, code, given)
+    if saved.output_name is not None:
+        network = models.OneOutput(network, models.output_named(saved.output_name)).eval()
+    if (classes := saved.classes) is not None:
+        network = models.OneClass(network, classes.columns, classes.names.index(files.run.label), classes.output).eval()
+    if files.run.heads:  # they hold the repair
+        network = models.load_heads(network, files.source(models.HEADS), files.contents[models.HEADS])
+    return network, code
+
+
+# Code that a bundle needs
+
+
+def _code_to_run(files: Verified, model: str | None, trust: bool) -> Code | None:
+    """The code that builds the network of a bundle; None for a network of Equipoise. Runs nothing; raises an error without trust."""
+    recorded = files.run.network
+    if model is not None:
+        code = models.code_of(model)
+        if code is not None and model.endswith(models.PROGRAM) and code.sha256 != files.run.files.get(models.REPAIRED_PROGRAM):
+            raise BadInput(
+                f"the exported program {model} contains its weights and is not the repaired one. Omit --model, or name the "
+                "factory of the network, as file.py:factory."
+            )
+        return code
+    if models.REPAIRED_PROGRAM in files.contents:
+        content, path = files.contents[models.REPAIRED_PROGRAM], (files.folder / models.REPAIRED_PROGRAM).absolute()
+        code, expected = models.Code(str(path), path, sha256(content), content), files.run.files[models.REPAIRED_PROGRAM]
+    elif (load := recorded.load) is None:
+        raise BadInput(f"{files.folder} was saved from Python and does not name the network's code. Give the network: model=network")
+    elif load == OWN_NETWORK:
+        return None
+    else:
+        path_name, _, name = load.rpartition(":")
+        if path_name.endswith(".py") and not Path(path_name).is_file():
+            raise BadInput(f"the network's code, {path_name}, no longer exists. Name its present location: --model file.py:{name}")
+        code, expected = models.code_of(load, here=False), "" if recorded.code is None else recorded.code.sha256
+    if code is None:
+        return None
+    place, _, name = code.named.rpartition(":")
+    argument = f"--model {f'{code.path}:{name}' if place.endswith('.py') else code.named}"
+    _check_code(code, expected, f"If it still builds the same network, name it: {argument}", "the network's code")
+    _check_trust(code, trust, f"{files.folder} needs code to build its network", f"or name the code yourself: {argument}")
+    return code
+
+
+def transform_to_serve(
+    images: ServedImages | None, folder: Path, given: str | Callable[[Any], Any] | None, trust: bool, running: Running
+) -> Transform | None:
+    """The custom transform of new images, or None if there is none; raises an error if it is not that of the repair.
+
+    Its code runs only if it is named (`given`) or trusted, and only with the checksum of the repair: it decides what the network sees.
+    """
+    recorded = None if images is None else images.transform
+    if recorded is None:
+        if given is not None:
+            raise BadInput(f"the network in {folder} takes images without a transform. Omit images.transform (transform=).")
+        return None
+    if given is not None and not isinstance(given, str):
+        return as_transform(given)
+    if recorded.path is None:
+        raise BadInput(
+            f"{folder} was saved from Python with the transform {recorded.named}, whose code it does not name. Give it: transform="
+        )
+    name = recorded.named.rpartition(":")[2]
+    if given is None and not Path(recorded.path).is_file():
+        instead = f"--set images.transform=file.py:{name}"
+        raise BadInput(f"the code of the transform, {recorded.path}, no longer exists. Name its present place: {instead}")
+    named = given or f"{recorded.path}:{name}"
+    code = models.code_of(named, here=given is not None)
+    _check_code(code, recorded.sha256, "Restore the file of the repair, or repair again with the new one.", "the transform")
+    if given is None and code is not None:
+        _check_trust(code, trust, f"{folder} needs code to prepare its images", f"or name it: --set images.transform={named}")
+        if running is not None:
+            running(code)
+    return models.load_transform(named, code)
+
+
+def _check_code(code: Code | None, expected: str, remedy: str, what: str) -> None:
+    found = "" if code is None else code.sha256
+    if code is None or found != expected:
+        raise Untrusted(f"{what} has changed since the repair: {code}. Its SHA-256 is {found}, and run.json has {expected}. {remedy}")
+
+
+def _check_trust(code: Code, trust: bool, needs: str, instead: str) -> None:
+    if not trust:
+        raise Untrusted(
+            f"{needs}, which would run with all your rights: {code}. Its SHA-256 is {code.sha256}, the same as in the repair. "
+            f"Read it, then run it with --trust (Python: trust=True), {instead}"
+        )
 
 
 # New rows

@@ -6,20 +6,28 @@ Nothing but what reads a table is imported before the file is read, and torch on
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from equipoise import comparison, data, measures, models, report
 from equipoise.case.case_file import Case
-from equipoise.case.progress import Bars, counting, no_bars
 from equipoise.errors import BadInput
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from equipoise.case.score_checks import ScoreCheck
+
+# Progress bars: from the name of a task to a context that yields a function of the work done and the total
+Bars = Callable[[str], AbstractContextManager[Callable[[int, int], None]]]
+
+
+def no_bars(_: str) -> AbstractContextManager[Callable[[int, int], None]]:
+    """No progress bars."""
+    return nullcontext(lambda _done, _total: None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,12 +121,8 @@ def audit_case(case: Case, *, bars: Bars = no_bars, running: Callable[[models.Co
     argmax = measures.ARGMAX if columns.kind.argmax else None  # on the margin over the other classes
     rules = measures.rules_by_label(case.labels, argmax, case.model.threshold, valid, spec.optimise)
     with bars("audit") as step:
-
-        def progress(label: str) -> measures.Progress:  # as a share of that of all labels
-            return lambda done, total: step(case.labels.index(label) * total + done, len(case.labels) * total)
-
         tables: Any = data.scan_scores(table, case.data) if in_batches else scores
-        audit = measures.audit_labels(tables, rules, spec, columns.kind, table.name, progress)
+        audit = measures.audit_labels(tables, rules, spec, columns.kind, table.name, step)
     if training_set is not None:
         with bars("simple model"):
             audit = comparison.with_baselines(audit, scores, files[table].cohort, training_set)
@@ -154,3 +158,25 @@ def load_classifier(
 def check_group_names(group_names: Mapping[str, str] | None, rows: data.Rows) -> None:
     """Raises an error for words for a group that the rows do not have."""
     report.group_words(group_names, {attribute.name: attribute.levels for attribute in rows.attributes})
+
+
+def counting(bars: Bars) -> Callable[[str, int], AbstractContextManager[Callable[[int], None]]]:
+    """Progress bars for work that reports increments, as `data.read_cohort` takes them: from the name of a task and its total.
+
+    >>> with counting(no_bars)("reading images", 20) as advance:
+    ...     advance(5)
+    """
+
+    @contextmanager
+    def count(what: str, total: int) -> Iterator[Callable[[int], None]]:
+        done = 0
+        with bars(what) as step:
+
+            def advance(increment: int) -> None:
+                nonlocal done
+                done += increment
+                step(done, total)
+
+            yield advance
+
+    return count

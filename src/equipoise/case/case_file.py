@@ -153,12 +153,6 @@ class RepairSpec(Specification):
     probe: bool = setting("report how well each layer predicts the group; this does not show that the network uses it", False)
     draws: int = setting("bootstrap resamples of the probes", 1000, ge=2)
 
-    @model_validator(mode="after")
-    def _one_test_set(self) -> Self:
-        if self.test is not None and "test_fraction" in self.model_fields_set:
-            raise BadInput("repair.test_fraction holds out patients of the data file, --test is a separate test set; use one of them")
-        return self
-
     @property
     def seconds(self) -> float | None:
         """The limit for all methods together; None for no limit."""
@@ -298,6 +292,8 @@ class Case(Specification):
                 "audit.train": audit.train if not model.is_estimator else None,
             }
             problems += [f"{name} {what}. Omit it." for name, value in network_only.items() if value]
+        if self.repair.test is not None and "test_fraction" in self.repair.model_fields_set:
+            problems.append("repair.test_fraction holds out patients of the data file, --test is a separate test set; use one of them")
         if self.images.folder is None and self.report.thumbnails:
             problems.append("report.thumbnails requires images.folder (--images). Omit it.")
         if self.images.folder is not None and data.features:

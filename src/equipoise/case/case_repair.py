@@ -1,29 +1,91 @@
 """`prepare_repair`: the repair of a case's scores, or of its network or estimator on its rows, as `equipoise debias` runs it.
 
-The prepared repair shows a dry run (`estimate`), or tries the methods (`repair`).
+The prepared repair shows a dry run (`estimate`), or tries the methods (`repair`): each on the repair set, for every label, then compared on
+the same held-out rows. What the classifier offers (gradients, layers, features) decides which methods can run.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from equipoise import data, models, report
-from equipoise.case.case_audit import check_group_names, load_classifier
-from equipoise.case.case_file import Case
-from equipoise.case.methods_tried import Methods, RepairTask, check_methods, try_methods
-from equipoise.case.progress import Bars, counting, no_bars
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from equipoise import comparison, data, methods, models, report
+from equipoise.case.case_audit import Bars, check_group_names, counting, load_classifier, no_bars
+from equipoise.case.case_file import Case, RepairSpec
 from equipoise.case.save import ROWS_CHECKED, Saved, Serving, inputs_of, save_all, saved_models
 from equipoise.case.schema import PREDICTOR_SCORE
-from equipoise.comparison import Comparison, Provenance
-from equipoise.data import Cohort, Columns, ReadCohort, Rows
-from equipoise.errors import BadInput, UnknownName, collecting, raise_all
-from equipoise.methods import METHODS, Kind
+from equipoise.comparison import Comparison, Provenance, ScoredCandidate
+from equipoise.data import Cohort, Columns, ReadCohort, Rows, Scores
+from equipoise.errors import BadInput, EquipoiseError, TooFewPatients, UnknownName, collecting, raise_all
+from equipoise.measures import AuditSpec, FloatArray
+from equipoise.methods import METHODS, STANDARD, Goal, Kind, LabelCandidate, Speed, cross_fitting_parts, make_settings
+from equipoise.report import ReportSpec
 
 if TYPE_CHECKING:
-    from equipoise.case.dry_run import RepairEstimate
+    from torch import nn
+
+RESCORE_ROUNDING = 1e-9  # gaps and performances that differ by less are equal up to rounding
+THUMBNAILS = 24  # of the patients whose score changed most
+PROBE_ROWS = {"images": 128, "table": 2000}  # rows to time the probes on; with fewer, the time does not grow with the rows
+WARM_UP, TIMED_RESAMPLES = 32, 20  # rows of the first run, which loads libraries, and resamples to time
+Methods = Mapping[str, Mapping[str, Any]]  # settings by name
+Candidates = dict[str, ScoredCandidate]  # by label
+
+
+@dataclass(frozen=True, eq=False)
+class LabelTask:
+    """A classifier and the rows that it is repaired and evaluated on: of one label, or of all labels of a network."""
+
+    model: nn.Module | models.Predictor | None  # None: the rows have their scores
+    repair: Rows
+    test: Rows
+    train: Cohort | None = None
+
+    @property
+    def is_network(self) -> bool:
+        """Whether it is a network, which is run on its rows; the rows of every other classifier have their scores."""
+        return isinstance(self.repair, Cohort)
+
+
+@dataclass(frozen=True, eq=False)
+class RepairTask:
+    """A classifier to repair: each label with its rows. The labels of one network are also repaired together, by one method."""
+
+    labels: Mapping[str, LabelTask]
+    network: LabelTask | None = None  # with several labels, which are its outputs
+
+    @classmethod
+    def of(
+        cls,
+        model: nn.Module | models.Predictor | None,
+        labels: Sequence[str],
+        repair: Sequence[Rows],
+        test: Sequence[Rows],
+        train: Cohort | None = None,
+        outputs: Mapping[str, int | str] | None = None,
+    ) -> RepairTask:
+        """The classifier with the sets of each label; or with one set of all labels, which are then these `outputs` of the network."""
+        if not repair[0].several:
+            tasks = zip(labels, repair, test, strict=True)
+            return cls({label: LabelTask(model, rows, held_out, train) for label, rows, held_out in tasks})
+        rows, held_out = cast(Cohort, repair[0]), test[0]  # only networks have several outputs
+        chosen = models.chosen_outputs(cast("nn.Module", model), rows.inputs, rows.labels, rows.kind, outputs)
+        views = {}
+        for at, label in enumerate(rows.labels):
+            own_train = None if train is None else train.labelled(label)
+            views[label] = LabelTask(chosen.view(at), rows.labelled(label), held_out.labelled(label), own_train)
+        return cls(views, LabelTask(chosen, rows, held_out, train))
+
+    def name_of(self, label: str) -> str:
+        """The label, if there are others."""
+        return label if len(self.labels) > 1 else ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,10 +118,8 @@ class PreparedRepair:
 
     def estimate(self) -> RepairEstimate:
         """The dry run: the patients of each set, the work of each method, and about how long it would take."""
-        from equipoise.case.dry_run import estimate
-
         spec = self.case.repair
-        return estimate(self.task, self.methods, self.case.label_goals, spec.draws if spec.probe else None, spec.seconds)
+        return estimate_repair(self.task, self.methods, self.case.label_goals, spec.draws if spec.probe else None, spec.seconds)
 
     def repair(self, *, bars: Bars = no_bars) -> Repaired:
         """The repair: every method tried, one chosen on the repair set and evaluated on the held-out patients."""
@@ -70,24 +130,23 @@ class PreparedRepair:
 
 def methods_of(case: Case) -> dict[str, dict[str, Any]]:
     """The methods of a case with their settings; raises one error with everything wrong with them."""
-    names, problems = case.repair.method, list[str]()
+    names, problems, model = case.repair.method, list[str](), case.model
     problems += [f"--method {name} was given twice; name each method once" for name in dict.fromkeys(names) if names.count(name) > 1]
-    methods: dict[str, dict[str, Any]] = {name: {} for name in names}
-    for name, given in case.methods.items():
-        if name not in methods:
-            problems += UnknownName("method with settings, which is not among repair.method (--method):", name, methods).problems
-        else:
-            methods[name] = dict(given)
+    asked: dict[str, dict[str, Any]] = {name: dict(case.methods.get(name, {})) for name in names}
+    for name in case.methods:
+        if name not in asked:
+            problems += UnknownName("method with settings, which is not among repair.method (--method):", name, asked).problems
     for name in names if not case.repair.group_rules else ():
         if name in METHODS and METHODS[name].needs_group:
             problems.append(f"repair.group_rules = false leaves out rules that need each patient's group; --method {name} is one. Omit it.")
         if name in METHODS and METHODS[name].kind == Kind.OTHERS:
-            methods[name]["allow_group"] = False
-    together = case.labels if len(case.labels) > 1 and not case.data.score else ()
+            asked[name]["allow_group"] = False
+    offered: dict[str, Any] = {"network": model.load is not None and not model.is_estimator, "kind": case.data.kind}
+    offered |= {"features": model.load is not None or bool(case.data.features), "train": case.repair.train is not None}
     with collecting(problems):
-        check_methods(methods, train=case.repair.train is not None, labels=together, kind=case.data.kind)
+        check_methods(asked, **offered, labels=case.labels if len(case.labels) > 1 and not case.data.score else ())
     raise_all(problems)
-    return methods
+    return asked
 
 
 def prepare_repair(
@@ -113,14 +172,12 @@ def prepare_repair(
     """
     case = case.with_pairs()
     labels, table, spec, named = case.labels, case.table, case.repair, case.model.load
-    methods = methods_of(case)
+    asked = methods_of(case)
     is_network, checkpoint, weight_notes = named is not None and not case.model.is_estimator, None, list[str]()
     code = models.code_of(str(named)) if is_network else None
     model, columns, images, origin = load_classifier(case, code=code, running=running)
-    exported = is_network and isinstance(model, models.ExportedNetwork)
-    offered: dict[str, Any] = {"network": is_network, "layers": not exported, "features": model is not None or bool(columns.features)}
-    check_methods(methods, train=spec.train is not None, **offered)
     if is_network:
+        check_methods(asked, train=spec.train is not None, layers=not isinstance(model, models.ExportedNetwork))
         checkpoint, weight_notes = _original_weights(model, case.model.weights)
     files: dict[Path, ReadCohort] = {}
 
@@ -183,7 +240,7 @@ def prepare_repair(
     read_files = (table, case.model.weights, spec.train, spec.test, case.model.check_scores, named if case.model.is_estimator else None)
     read_paths = [Path(path) for path in read_files if path is not None]
     provenance = Provenance.now(arguments=arguments, model=called, seed=spec.seed, files=read_paths, cohort=cohort, limits=limits)
-    return PreparedRepair(case, methods, task, serving, provenance, {"left_out": []} if file is None else file.to_dict(), notes)
+    return PreparedRepair(case, asked, task, serving, provenance, {"left_out": []} if file is None else file.to_dict(), notes)
 
 
 def _original_weights(network: Any, weights: Path | None) -> tuple[models.Checkpoint | None, list[str]]:
@@ -198,3 +255,287 @@ def _original_weights(network: Any, weights: Path | None) -> tuple[models.Checkp
     except BadInput as error:
         return None, [f"the weights are written under the network's own keys, not under those of the original file: {error.problems[0]}"]
     return checkpoint, []
+
+
+def check_methods(asked: Methods, **offered: Any) -> None:
+    """Raises every reason why methods with these settings cannot run on a classifier that offers this, before anything is run.
+
+    `offered` are the keywords of `equipoise.methods.check_method`.
+    """
+    problems = [] if asked else ["no method was given. Name at least one."]
+    for name, settings in asked.items():
+        with collecting(problems):
+            methods.check_method(name, settings, **offered)
+    raise_all(problems)
+
+
+# The methods, each tried and scored on both sets
+
+
+def try_methods(
+    task: RepairTask,
+    asked: Methods,
+    goals: Mapping[str, Goal],
+    spec: RepairSpec = RepairSpec(),
+    report: ReportSpec = ReportSpec(),
+    provenance: comparison.Provenance | None = None,
+    bars: Bars = no_bars,
+) -> dict[str, Comparison]:
+    """The comparison of each label: every method on the repair set, the best by the goal, and the scores of the test set with each.
+
+    `asked` maps a method to its settings; that they can run was checked before (`check_methods`). A method that fails is listed in
+    `failures`; if all fail, that is an error. `goals` are by label. With several outputs of a network, one method is chosen for all of
+    them. Too few patients in a cell that a goal needs are an error before any work, unless `spec.force` is set.
+    """
+    too_small: list[str] = []
+    for label, job in task.labels.items():
+        with collecting(too_small):
+            sets = {"the repair set": job.repair, "the test set": job.test}
+            methods.check_cells(sets, {"": goals[label]}, label=task.name_of(label))
+    if too_small and not spec.force:
+        raise TooFewPatients(*too_small)
+    deadline = None if spec.seconds is None else time.monotonic() + spec.seconds
+    provenance, whole, comparisons = provenance or comparison.Provenance(), task.network, dict[str, Comparison]()
+    # One method is chosen for all labels of a network; otherwise each label has its own.
+    for together in [[label] for label in task.labels] if whole is None else [list(task.labels)]:
+        tried: dict[str, Candidates] = {name: {} for name in (STANDARD, *asked)}
+        failures: dict[str, str] = {}
+        jobs: list[tuple[str, LabelTask, Mapping[str, Goal], list[str]]] = []  # the label is empty where all are repaired together
+        rest = list(tried)
+        if whole is not None:
+            # The original is that of each label; argmax leaves it no threshold to choose for a class alone.
+            original = STANDARD if not whole.repair.kind.argmax else None
+            at_once = [name for name in tried if METHODS[name].labels == methods.ALL_AT_ONCE and name != original]
+            if at_once:
+                jobs = [("", whole, methods.goals_of(together, whole.repair.kind, Goal(), goals), at_once)]
+                rest = [name for name in tried if name not in at_once]
+        jobs += [(label, task.labels[label], {"": goals[label]}, rest) for label in together if rest]
+        for label, job, job_goals, names in jobs:
+            named = f"{label}, " if label and task.name_of(label) else ""
+            how = {name: asked.get(name, {}) for name in names}
+            limits: dict[str, Any] = {"seed": spec.seed, "train": job.train, "deadline": deadline}
+            limits["bars"] = lambda name, named=named: bars(named + name)
+            run = methods.run_methods(how, cast("nn.Module", job.model) if job.is_network else None, job.repair, job_goals, **limits)
+            if STANDARD in run.errors:
+                raise run.errors[STANDARD]
+            failures |= {name: str(error) for name, error in run.errors.items()}
+            for name, result in run.candidates.items():
+                start = time.perf_counter()
+                # The same scores with another rule are not computed again.
+                known = tried[STANDARD].get(label) if name != STANDARD and METHODS[name].needs_group else None
+                try:
+                    if spec.recalibrate and job.is_network:  # both sets are at hand to check that no decision changes
+                        views: Any = {own: job.model if label else task.labels[own].model for own in result.labels}
+                        result = methods.recalibrated(result, views, cast(Cohort, job.repair), also=[cast(Cohort, job.test)])
+                    seconds = run.seconds[name] + time.perf_counter() - start
+                    for own_label, own in result.labels.items():
+                        own = replace(own, model=job.model) if own.rule_only else own  # an estimator is saved with its rule
+                        job_of, units = task.labels[own_label or label], dict[str, FloatArray]()
+                        if known is not None and known.valid is not None:
+                            valid, held_out = known.valid, known.test
+                        else:
+                            with bars(f"scores of {own.method}") as step:
+                                valid = models.predict(own.model, job_of.repair)
+                                step(1, 2)
+                                held_out = models.predict(own.model, job_of.test)
+                            units = unit_maps(own.network) if job_of.is_network else {}
+                        tried[name][own_label or label] = ScoredCandidate(rescored(own, valid), valid, held_out, seconds, units)
+                except EquipoiseError as error:
+                    if name == STANDARD:
+                        raise
+                    failures[name] = str(error)
+        results = [candidates for name, candidates in tried.items() if name in asked and name not in failures]
+        if not results:
+            raise BadInput(*(f"{method}: {reason}" for method, reason in failures.items()))
+        originals, best = tried[STANDARD], comparison.choose(results)
+        for label in together:
+            own_task, shown = task.labels[label], {}
+            if own_task.is_network:
+                shown = _shown_inputs(originals[label], results[best][label], own_task, spec, report, bars)
+            title = f"{report.title}: {label}" if task.name_of(label) else report.title
+            comparisons[label] = Comparison(
+                originals[label],
+                tuple(result[label] for result in results),
+                best,
+                title=f"{label}, {provenance.model}" if report.title is None else str(title),
+                label=label,
+                provenance=provenance,
+                settings=AuditSpec(seed=spec.seed),
+                failures=failures,
+                together=len(task.labels),
+                forced=bool(too_small),
+                **shown,
+            )
+    return comparisons
+
+
+def _shown_inputs(
+    original: ScoredCandidate, chosen: ScoredCandidate, task: LabelTask, spec: RepairSpec, report: ReportSpec, bars: Bars
+) -> dict[str, Any]:
+    """What the inputs of a network show, as fields of a comparison: a simple model, the images that changed most, probes of the layers."""
+    test, probes = cast(Cohort, task.test), None
+    if spec.probe:
+        with bars("probes") as step:
+            before = after = models.encoding(original.candidate.network, test, draws=spec.draws, seed=spec.seed, progress=step)
+        if chosen.test is not original.test:  # else the same network with another rule
+            with bars("probes after repair") as step:
+                after = models.encoding(chosen.candidate.network, test, draws=spec.draws, seed=spec.seed, progress=step)
+        probes = {"before": before, "after": after}
+    return {
+        "thumbnails": most_changed(original.test, chosen.test, test) if report.thumbnails else {},
+        "probes": probes,
+        "baseline": comparison.baseline_of(original, chosen, test, cast(Cohort, task.repair), task.train, AuditSpec(seed=spec.seed)),
+    }
+
+
+def rescored(candidate: LabelCandidate, scores: data.Scores) -> LabelCandidate:
+    """The candidate, with its chosen step re-evaluated on the scores of the network that is saved.
+
+    During a repair a network may be evaluated in another precision, or in batches that round differently; the final network counts.
+    """
+    goal, row = candidate.goal, candidate.chosen
+    gap, performance = comparison.evaluate_rule(candidate.rule, scores, goal)
+    recorded = candidate.trace.iloc[row]
+    if abs(recorded["gap"] - gap) <= RESCORE_ROUNDING and abs(recorded["performance"] - performance) <= RESCORE_ROUNDING:
+        return candidate
+    trace = candidate.trace.copy()
+    trace.loc[trace.index[row], ["gap", "performance"]] = [gap, performance]
+    before = {"gap_before": float(recorded["gap"]), "performance_before": float(recorded["performance"])}
+    note = methods.Note("rescored", goal.measure, {**before, "gap": gap, "performance": performance, "of": goal.performance})
+    met = candidate.met_in_sample and methods.select(trace.iloc[[row]], goal).met
+    why = () if met == candidate.met_in_sample else (methods.Note("final_network_misses"),)
+    return replace(candidate, trace=trace, met_in_sample=met, why=(*candidate.why, *why), notes=(*candidate.notes, note))
+
+
+def unit_maps(model: nn.Module) -> dict[str, FloatArray]:
+    """By layer: for each convolution of images with units switched off, the share of channels that is still on at each position."""
+    from torch import nn
+
+    masked = [(name, module) for name, module in model.named_modules() if type(module) is models.MASKED[nn.Conv2d]]
+    return {name: module.get_buffer("unit_mask").double().mean(0).cpu().numpy() for name, module in masked}
+
+
+def most_changed(before: data.Scores, after: data.Scores, cohort: Cohort, count: int = THUMBNAILS) -> dict[object, npt.NDArray[np.uint8]]:
+    """The images of the patients whose score changed most, by id, as 8-bit gray (h, w). Empty for a table."""
+    if not isinstance(cohort.source, data.Images) or len(cohort.source.shape) != 4:
+        return {}
+    order = np.argsort(-np.abs(after.score - before.score), kind="stable")[:count]
+    pixels = (cohort.source.gray(order) * 255).round().byte().numpy()
+    return {cohort.ids[row]: image for row, image in zip(order, pixels, strict=True)}
+
+
+# The dry run: the patients in each set, the work of each method, and about how long it would take; nothing is repaired
+
+
+@dataclass(frozen=True)
+class MethodEstimate:
+    """The work of one method in words, and the number of rows through the network, counted as passes without gradients."""
+
+    method: str
+    what: str
+    rows: int | None  # None: unknown
+    seconds: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class RepairEstimate:
+    """The patients of each set and the work of each method, estimated."""
+
+    sets: pd.DataFrame  # set, group, label, rows, patients (None without patient ids)
+    methods: tuple[MethodEstimate, ...]
+    goals: Mapping[str, Goal]  # by label
+    probes: MethodEstimate | None = None  # of the layers, if they are requested for the report
+
+    @property
+    def seconds(self) -> float | None:
+        """The estimated time of everything, at most; None if the time of a method is unknown."""
+        parts = [*self.methods, *([] if self.probes is None else [self.probes])]
+        seconds = [part.seconds for part in parts if part.seconds is not None]
+        return float(sum(seconds)) if len(seconds) == len(parts) else None
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values for JSON."""
+        probes = {} if self.probes is None else {"probes": {"what": self.probes.what, "seconds": self.probes.seconds}}
+        return {
+            "schema": "equipoise.dry_run",
+            "schema_version": 1,
+            "goal": "; ".join(dict.fromkeys(map(str, self.goals.values()))),
+            "sets": self.sets.astype(object).where(self.sets.notna(), None).to_dict("records"),
+            "methods": [asdict(method) for method in self.methods],
+            **probes,
+            "seconds": self.seconds,
+        }
+
+
+def estimate_repair(
+    task: RepairTask, methods: Methods, goals: Mapping[str, Goal], probe_draws: int | None = None, budget: float | None = None
+) -> RepairEstimate:
+    """The work of `try_methods` with these methods, timed on a few rows. With `probe_draws` probes of the layers are included.
+
+    All methods together end within `budget` seconds, if it is given: `auto` starts no further method, and fine-tuning ends with the steps
+    that it has made. Rules and probes always run to their end. With several labels, the first is timed: a method that repairs all labels
+    of a network together takes one run, with one evaluation per label; any other method takes one run per label.
+    """
+    labels, (name_of_first, first), counts = len(task.labels), next(iter(task.labels.items())), []
+    network, goal = cast(Any, first.model) if first.is_network else None, goals[name_of_first]
+    for name in ("repair", "test", "train"):
+        for label, own in task.labels.items():
+            if (rows := getattr(own, name)) is not None:
+                values = [f"{label}: {y}" for y in rows.y] if task.name_of(label) else rows.y
+                frame = pd.DataFrame({"group": pd.Series(rows.groups).fillna("(missing)"), "label": values})
+                frame["patient"] = range(len(rows)) if rows.patients is None else rows.patients
+                of_set = frame.groupby(["group", "label"])["patient"].agg(rows="size", patients="nunique").reset_index()
+                of_set["patients"] = of_set["patients"].astype(object) if rows.patients is not None else None
+                of_set.insert(0, "set", name)
+                counts.append(of_set)
+    speed = Speed.measured(network, first.repair, goal, first.train, 1 if network is None else labels)
+    estimates, remaining = [], budget
+    for name, settings in {STANDARD: {}, **methods}.items():
+        work, method = speed.work(name, settings), METHODS[name]
+        if network is None:  # the scores of each label, timed on those of the first
+            scores, total = cast(Scores, first.repair), 0.0
+            for rule in make_settings(name, settings).order(scores) if method.kind == Kind.OTHERS else [name]:
+                total += labels * _fit_seconds(rule, scores, speed, settings if rule == name else {})
+            what = f"{labels} runs, one per label, of: {work.what}" if labels > 1 else work.what
+            limited = min(total, budget) if budget is not None and method.kind == Kind.OTHERS else total
+            estimates.append(MethodEstimate(name, what, None if work.rows is None else round(labels * work.rows), limited))
+            continue
+        scored_rows = len(first.repair) + len(first.test) if not method.needs_group else 0  # for the report
+        rows = None if work.rows is None else round(work.rows + scored_rows)
+        seconds = speed.seconds(work, scored_rows)
+        if remaining is not None:
+            scoring = scored_rows * speed.per_row
+            if method.kind == Kind.OTHERS or method.kind == Kind.STEPS:
+                seconds = remaining + scoring if seconds is None else min(seconds, remaining + scoring)
+            remaining -= 0.0 if seconds is None or name == STANDARD else min(remaining, max(0.0, seconds - scoring))
+        estimates.append(MethodEstimate(name, work.what, rows, seconds))
+    probes = None
+    if probe_draws is not None and network is not None:
+        seconds = 2 * seconds_to_probe(network, cast(Cohort, first.test), probe_draws)
+        probes = MethodEstimate("probes", "probes of the group in every layer, before and after", None, seconds)
+    return RepairEstimate(pd.concat(counts, ignore_index=True), tuple(estimates), goals, probes)
+
+
+def _fit_seconds(name: str, scores: Scores, speed: Speed, settings: Mapping[str, Any]) -> float:
+    """Seconds of a method with cross-fitted selection: one fit of a rule is timed; methods of other kinds have a cost model."""
+    method, goal = METHODS[name], speed.goal
+    if method.kind != Kind.RULE:
+        return speed.seconds(speed.work(name, settings)) or 0.0
+    start = time.perf_counter()
+    method.run(scores, goal.for_steps(), make_settings(name, settings)).grid()
+    fits = 1 if goal.selection == "paper" or not method.selects else 1 + cross_fitting_parts(method, len(scores))
+    return (time.perf_counter() - start) * fits
+
+
+def seconds_to_probe(model: Any, cohort: Cohort, draws: int) -> float:
+    """Seconds to predict the groups from every layer of a network, with `draws` resamples for the intervals, timed on a few rows."""
+    count = min(len(cohort), PROBE_ROWS["images" if len(cohort.inputs.shape) > 2 else "table"])
+    sample = cohort.take(np.linspace(0, len(cohort) - 1, count).astype(int))  # not the first rows, which may all be of one group
+    models.encoding(model, sample.take(range(min(count, WARM_UP))), draws=2)
+    timings = []
+    for resamples in (2, 2 + TIMED_RESAMPLES):
+        start = time.perf_counter()
+        models.encoding(model, sample, draws=resamples)
+        timings.append(time.perf_counter() - start)
+    per_draw = max(0.0, timings[1] - timings[0]) / TIMED_RESAMPLES
+    return (timings[0] + draws * per_draw) * len(cohort) / count

@@ -12,7 +12,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from equipoise.data import check_writable, take_lock, uninterrupted
@@ -90,40 +90,37 @@ def filling(folder: Path, *, overwrite: bool = True) -> Iterator[Path]:
     """
     target = recover(folder)
     inside = target.is_dir() and bool(_why_not_renamed(target))  # then it is empty, or check_folder has rejected it
-    home, place, lock = target if inside else target.parent, None, None
+    home, place = target if inside else target.parent, folder
     try:
-        home.mkdir(parents=True, exist_ok=True)
-        with _locked(home):  # so that no other run removes the new folder before it is locked
-            remove_leftovers(target)
-            place = Path(tempfile.mkdtemp(prefix=f"{HIDDEN}{target.name}.", dir=home))
-            lock = take_lock(place)  # the system releases it when this process ends in any way
-        yield place
-        os.umask(umask := os.umask(0))
-        for path in place.rglob("*"):
-            path.chmod((0o777 if path.is_dir() else 0o666) & ~umask)  # some libraries write files that only their owner can read
-        place.chmod(target.stat().st_mode & 0o7777 if target.is_dir() else 0o777 & ~umask)
-        if not inside and target.is_dir():
-            _carry_over(target, place)
-        _sync(*place.rglob("*"), place)
-        with uninterrupted():
-            if inside:  # run.json comes last: without it the folder is not read
-                for path in sorted(place.iterdir(), key=lambda path: (path.name == "run.json", path.name == "audit.json", path)):
-                    path.rename(target / path.name)
-            else:
-                _swap(place, target, folder, overwrite)
-            _sync(home)
+        with ExitStack() as ending:
+            home.mkdir(parents=True, exist_ok=True)
+            with _locked(home):  # so that no other run removes the new folder before it is locked
+                remove_leftovers(target)
+                place = Path(tempfile.mkdtemp(prefix=f"{HIDDEN}{target.name}.", dir=home))
+                ending.callback(shutil.rmtree, place, ignore_errors=True)
+                ending.enter_context(_locked(place))  # the system releases it when this process ends in any way
+            yield place
+            os.umask(umask := os.umask(0))
+            for path in place.rglob("*"):
+                path.chmod((0o777 if path.is_dir() else 0o666) & ~umask)  # some libraries write files that only their owner can read
+            place.chmod(target.stat().st_mode & 0o7777 if target.is_dir() else 0o777 & ~umask)
+            if not inside and target.is_dir():
+                _carry_over(target, place)
+            _sync(*place.rglob("*"), place)
+            with uninterrupted():
+                if inside:  # run.json comes last: without it the folder is not read
+                    for path in sorted(place.iterdir(), key=lambda path: (path.name == "run.json", path.name == "audit.json", path)):
+                        path.rename(target / path.name)
+                else:
+                    _swap(place, target, folder, overwrite)
+                _sync(home)
     except OSError as error:
         named = Path(os.fsdecode(error.filename or ""))
-        path = folder / named.relative_to(place) if place is not None and named.is_relative_to(place) else folder
+        path = folder / named.relative_to(place) if named.is_relative_to(place) else folder
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         remedy = "Free some space there, or name another place." if full else "Choose another place."
         kept = "What was there is unchanged." if folder.exists() else "Nothing was left behind."
         raise BadInput(f"cannot write {path}: {error.strerror or error}. {kept} {remedy}") from error
-    finally:
-        if place is not None:
-            shutil.rmtree(place, ignore_errors=True)
-        if lock is not None:
-            os.close(lock)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -18,11 +18,11 @@ import pandas as pd
 
 from equipoise import methods, models, report
 from equipoise.case import schema
+from equipoise.case.case_audit import Bars, no_bars
 from equipoise.case.folder import LABELS_SCHEMA, WEIGHT_FILES, check_folder, filling
-from equipoise.case.progress import Bars, no_bars
 from equipoise.case.schema import OWN_NETWORK, RUN, SavedModel, ServedInputs
 from equipoise.comparison import Comparison, Findings, MethodRow
-from equipoise.data import Rows, Scores, Table, add_path_to_errors, folders, sha256_of, write_text
+from equipoise.data import Rows, Scores, Table, add_path_to_errors, folders, sha256_of
 from equipoise.errors import BadInput, EquipoiseError
 from equipoise.measures import UPPER_BOUND, records
 from equipoise.report import ReportSpec
@@ -55,19 +55,6 @@ class Serving:
     model: SavedModel | None = None  # None: a rule without a network
     sample: Tensor | None = None  # a few real rows, to check the ONNX file with
     checkpoint: models.Checkpoint | None = None  # the original weights' file
-
-    @classmethod
-    def of(cls, model: object, rows: Rows) -> Serving:
-        """How a classifier in this process is served; of networks, those of Equipoise are built again, others are given to `Bundle.load`.
-
-        `rows` are its inputs; of a classifier that is not a network, its scores.
-        """
-        if isinstance(rows, Scores):
-            return cls(inputs_of(rows, score="score" if model is None else schema.PREDICTOR_SCORE))
-        name, network = OWN_NETWORK if type(model) is models.MLP else None, cast(Any, model)
-        if (graph := models.onnx_in(network)) is not None and graph.content:
-            name = f"{graph.source}:{graph.which}"
-        return cls(inputs_of(rows), saved_model(name, models.output_kind(network, rows.inputs)), rows.inputs[:ROWS_CHECKED])
 
 
 def inputs_of(rows: Rows, **names: Any) -> ServedInputs:
@@ -122,13 +109,20 @@ def saved_models(
 def save_comparison(
     case: Comparison, folder: Path, *, model: str | None, score: str | None, overwrite: bool, options: Mapping[str, Any]
 ) -> Path:
-    """The folder with the bundle of a comparison that was made in Python, served as its network or its scores are."""
-    assert case.rows is not None
-    serving = Serving.of(case.original.candidate.model, case.rows)
-    if model is not None and serving.model is not None:
-        serving = replace(serving, model=saved_model(model, serving.model.output, output_name=serving.model.output_name))
-    if score is not None:
-        serving = replace(serving, inputs=replace(serving.inputs, score=score))
+    """The folder with the bundle of a comparison that was made in Python, served as its network or its scores are.
+
+    Of networks, those of Equipoise are built again, and others are named by `model` or given to `Bundle.load`.
+    """
+    rows, network = case.rows, cast(Any, case.original.candidate.model)
+    assert rows is not None
+    if isinstance(rows, Scores):
+        serving = Serving(inputs_of(rows, score=score or ("score" if network is None else schema.PREDICTOR_SCORE)))
+    else:
+        if model is None and (graph := models.onnx_in(network)) is not None and graph.content:
+            model = f"{graph.source}:{graph.which}"
+        load = model or (OWN_NETWORK if type(network) is models.MLP else None)
+        saved = saved_model(load, models.output_kind(network, rows.inputs))
+        serving = Serving(inputs_of(rows, score=score), saved, rows.inputs[:ROWS_CHECKED])
     save_all({case.label: case}, folder, {case.label: serving}, ReportSpec(**options), overwrite=overwrite)
     return folder
 
@@ -170,10 +164,10 @@ def save_all(
                 "folders": {label: place.name for label, place in places.items()},
                 "labels": {label: bundle.document for label, bundle in saved.items()},
             }
-            _write_json(temporary / "audit.json", document)
+            _write(temporary / "audit.json", _json(document))
             pages = report.overview(title, comparisons, {label: own.files for label, own in saved.items()}, places, options)
             for file, text in pages.items():
-                write_text(temporary / file, text)
+                _write(temporary / file, text)
     return saved
 
 
@@ -193,7 +187,7 @@ def _write_bundle(
         weights = models.save_weights(candidate.network, temporary, serving.checkpoint)
         heads = None if weights["heads"] is None else {"file": weights["heads"], **weights["structure"]}
     predictor = _write_predictor(candidate.model, temporary) if isinstance(candidate.model, models.Predictor) else None
-    _write_json(temporary / "rule.json", methods.rule_to_dict(candidate.rule))
+    _write(temporary / "rule.json", _json(methods.rule_to_dict(candidate.rule)))
     traces = []  # every step of every method on the repair set, with a column that marks the chosen one
     for tried in (case.original, *case.candidates):
         trace = tried.candidate.trace
@@ -206,7 +200,7 @@ def _write_bundle(
     with bars("audit") as step:
         found = case.measured(step)  # one audit, from which audit.json, the cards, the report and the terminal are written
     document = audit_document(case, found)
-    _write_json(temporary / "audit.json", document)
+    _write(temporary / "audit.json", _json(document))
     for page in (CARD_FILES, "report.html"):
         with bars(page) as step, _recording(failures, page):
             if page == CARD_FILES:
@@ -214,12 +208,9 @@ def _write_bundle(
             else:
                 texts = {page: report.page_of(report.repair_document(case, options.words, thumbnails=options.thumbnails))}
             for file, text in texts.items():
-                with add_path_to_errors(temporary / file):
-                    write_text(temporary / file, text)
+                _write(temporary / file, text)
             step(1, 1)
-    with add_path_to_errors(temporary / "README.txt"):
-        text = readme(case, folder, temporary, serving, options, weights, onnx, failures)
-        (temporary / "README.txt").write_text(text, encoding="utf-8")
+    _write(temporary / "README.txt", readme(case, folder, temporary, serving, options, weights, onnx, failures))
     sizes = {}
     for name, rows in (("repair", case.result.valid), ("test", case.result.test)):
         patients = None if rows is None or rows.patients is None else len(set(rows.patients))
@@ -247,8 +238,7 @@ def _write_bundle(
         failures=failures,
         files={path.name: sha256_of(path) for path in sorted(temporary.iterdir())},
     )
-    with add_path_to_errors(temporary / RUN):
-        (temporary / RUN).write_text(schema.sealed(json.loads(schema.RUN_FORMAT.dump_json(run, fallback=str))), encoding="utf-8")
+    _write(temporary / RUN, schema.sealed(json.loads(schema.RUN_FORMAT.dump_json(run, fallback=str))))
     return Saved(folder, tuple(sorted(path.name for path in temporary.iterdir())), document, failures, onnx)
 
 
@@ -358,7 +348,7 @@ def audit_document(case: Comparison, found: Findings) -> dict[str, object]:
         "methods": methods,
         "change": {"gap": gap, "performance": found.performance_change.to_dict(), "rates": rates},
         **({} if case.baseline is None else {"baseline": case.baseline.to_dict()}),
-        **({} if case.probes is None else {"encoding": {side: records(frame) for side, frame in vars(case.probes).items()}}),
+        **({} if case.probes is None else {"encoding": {side: records(frame) for side, frame in case.probes.items()}}),
     }
 
 
@@ -367,11 +357,14 @@ def _upper_bound(row: MethodRow) -> dict[str, object] | None:
     return None if row.below is None else {"performance": row.performance.value + row.below, "below": row.below, "what": UPPER_BOUND}
 
 
-def _write_json(path: Path, content: Mapping[str, object]) -> None:
-    """Writes plain values, with null in place of NaN and infinity, which JSON does not have."""
-    plain = json.loads(json.dumps(content, default=str), parse_constant=lambda _: None)
+def _write(path: Path, text: str) -> None:
     with add_path_to_errors(path):
-        path.write_text(json.dumps(plain, indent=2) + "\n", encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
+
+
+def _json(content: Mapping[str, object]) -> str:
+    """Plain values as JSON, with null in place of NaN and infinity, which JSON does not have."""
+    return json.dumps(json.loads(json.dumps(content, default=str), parse_constant=lambda _: None), indent=2) + "\n"
 
 
 def readme(

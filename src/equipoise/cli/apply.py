@@ -18,9 +18,6 @@ from equipoise.specification import Specification, setting
 if TYPE_CHECKING:
     import pandas as pd
 
-    from equipoise.case import Bundle
-
-
 FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n")  # the first characters of cells that a spreadsheet runs as formulas
 
 
@@ -82,7 +79,18 @@ def apply(
     if save:
         data.write_text(save, content)
     if as_json:
-        print(to_json(_document(bundle, table, save, left_out=len(frame) - len(table))))
+        document = {
+            "schema": "equipoise.decisions",
+            "schema_version": 1,
+            "rule": bundle.rule.describe(),
+            "needs_group": bundle.rule.needs_group,
+            "rows": len(table),
+            "left_out": len(frame) - len(table),
+            "positive": int(table["decision"].sum()),
+            "out": save and str(save),
+            "decisions": json.loads(table.to_json(orient="records", double_precision=15)),
+        }
+        print(to_json(document))
     elif save:
         say(f"{len(table):,} rows, {int(table['decision'].sum()):,} decided positive ({bundle.rule.describe()}): {save}")
     else:
@@ -106,17 +114,3 @@ def _spreadsheet_safe(table: "pd.DataFrame") -> "pd.DataFrame":
 
     columns = {name: table[name].astype(object).map(safe) if table[name].dtype.kind not in "biuf" else table[name] for name in table}
     return pd.DataFrame(columns).rename(columns=safe)
-
-
-def _document(bundle: "Bundle", table: "pd.DataFrame", save: Path | None, left_out: int) -> dict[str, object]:
-    return {
-        "schema": "equipoise.decisions",
-        "schema_version": 1,
-        "rule": bundle.rule.describe(),
-        "needs_group": bundle.rule.needs_group,
-        "rows": len(table),
-        "left_out": left_out,
-        "positive": int(table["decision"].sum()),
-        "out": save and str(save),
-        "decisions": json.loads(table.to_json(orient="records", double_precision=15)),
-    }

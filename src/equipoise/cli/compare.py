@@ -19,9 +19,7 @@ from equipoise.report import ReportSpec
 from equipoise.specification import Specification, Texts, flag_of, setting
 
 if TYPE_CHECKING:
-    from equipoise.comparison import ScoreComparison
     from equipoise.data import Scores
-    from equipoise.measures import Monitoring
 
 AUDIT, HISTORY, TABLE = "audit", "history", "table"
 FLAGS = ("--label", "--group", "--reference", "--patient", "--score", "--bins", "--threshold", "--measure", "--name", "--since")
@@ -81,11 +79,7 @@ def compare(
     raise_all(problems)
     console.check_files(*files, write=(save, page), pdf=pdf)
     with console.notes():
-        result = _compare(files, asked)
-    screen: Any = report.contrast_screen
-    facts: Any = comparison.score_comparison_facts
-    if isinstance(result, measures.Monitoring):
-        screen, facts = report.monitoring_screen, measures.monitoring_facts
+        result, facts, screen = _compare(files, asked)
     failures = console.failures_of(conditions, facts(result)) if conditions else []
     document = console.to_json(result.to_dict()) if save or as_json else ""
     if save:
@@ -102,23 +96,25 @@ def compare(
         console.exit_failed(failures)
 
 
-def _compare(files: list[Path], case: ComparisonCase) -> "ScoreComparison | Monitoring":
-    """The comparison of audits or of tables, or the course of an audit over time."""
+def _compare(files: list[Path], case: ComparisonCase) -> tuple[Any, Callable[..., Any], Callable[..., Any]]:
+    """The comparison of audits or of tables, or the course of an audit over time; its facts, and its view in a terminal."""
     kinds, how, spec = [_kind(path) for path in files], case.compare, case.audit
     raise_all(_kind_problems(files, kinds, case))
     if kinds == [HISTORY]:
         options: dict[str, Any] = {"measures": spec.measures} if spec.measures else {}
         options |= {"since": how.since, "intersections": how.intersections}
-        return measures.history(files[0]).monitor(level=spec.level, expected_change=how.expected_change, **options)
-    if kinds[0] == AUDIT:
-        audits: dict[str, Any] = dict(zip(_file_names(how.name, files), map(measures.read_audit, files), strict=True))
-        return comparison.compare(audits, common_groups=how.common_groups)
+        course = measures.history(files[0]).monitor(level=spec.level, expected_change=how.expected_change, **options)
+        return course, measures.monitoring_facts, report.monitoring_screen
     columns = case.data.score
     names = _file_names(how.name, files) if len(files) > 1 else _checked_names(how.name or columns, len(columns))
-    scores = _read_scores(files, case.data, names)
+    subjects: dict[str, Any]
+    if kinds[0] == AUDIT:
+        subjects, options = dict(zip(names, map(measures.read_audit, files), strict=True)), {"common_groups": how.common_groups}
+    else:
+        subjects, options = _read_scores(files, case.data, names), {"threshold": case.model.threshold, "measures": spec.measures}
+        options |= {"paired": how.paired, "level": spec.level, "min_patients": spec.min_patients}
     with console.bar("compare"):
-        limits: dict[str, Any] = {"level": spec.level, "min_patients": spec.min_patients}
-        return comparison.compare(scores, paired=how.paired, threshold=case.model.threshold, measures=spec.measures, **limits)
+        return comparison.compare(subjects, **options), comparison.score_comparison_facts, report.contrast_screen
 
 
 def _kind(path: Path) -> str:

@@ -108,7 +108,7 @@ def notes(*quiet: str) -> Iterator[None]:
 
 def typed(ctx: typer.Context) -> list[str]:
     """The command as it was typed, for the provenance of a result."""
-    return ["equipoise", *(ctx.obj if isinstance(ctx.obj, list) else [])]
+    return ["equipoise", *(ctx.obj or ())]
 
 
 def place_problems(places: Mapping[str, Path | None], save: Path | None = None) -> list[str]:

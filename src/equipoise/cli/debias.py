@@ -73,7 +73,13 @@ def debias(
     if as_json:
         print(_result_json(folder, saved, prepared.left_out))
     else:
-        _print_labels(folder, repaired.comparisons, saved, prepared.notes, verbose, asked.report.words)
+        several = len(saved) > 1
+        for name, comparison in repaired.comparisons.items():
+            if several:
+                say(f"\n{name}", "bold underline")
+            _print_result(comparison, saved[name], [] if several else prepared.notes, verbose, asked.report.words)
+        for line in [*prepared.notes, f"\nAll labels: {folder / 'report.html'}"] if several else []:
+            say(line)
     failures = [(name, what, reason) for name, written in saved.items() for what, reason in written.failures.items()]
     for name, what, reason in failures:
         say(f"not done: {what if len(saved) == 1 else f'{name}, {what}'}: {reason}", "yellow", console.err)
@@ -132,20 +138,6 @@ def _print_plan(estimate: RepairEstimate, folder: Path, as_json: bool) -> None:
     out.print("Dry run: nothing was done. Omit --dry-run to run it.")
 
 
-def _print_labels(
-    folder: Path, cases: Mapping[str, Comparison], saved: Mapping[str, Saved], lines: Sequence[str], verbose: bool, names: Mapping[str, str]
-) -> None:
-    """Prints the result of each label; `names` are words for groups in the first sentence, as on the page."""
-    for name, case in cases.items():
-        if len(cases) > 1:
-            say(f"\n{name}", "bold underline")
-        _print_result(case, saved[name], lines if len(cases) == 1 else [], verbose, names)
-    if len(cases) > 1:
-        for line in lines:
-            say(line)
-        say(f"\nAll labels: {folder / 'report.html'}")
-
-
 def _result_json(folder: Path, saved: Mapping[str, Saved], left_out: Mapping[str, object]) -> str:
     """The content of audit.json and the files written, by label if there are several, as JSON."""
     document = json.loads((folder / "audit.json").read_text(encoding="utf-8"))
@@ -157,6 +149,7 @@ def _result_json(folder: Path, saved: Mapping[str, Saved], left_out: Mapping[str
 
 
 def _print_result(case: Comparison, saved: Saved, lines: Sequence[str], verbose: bool, names: Mapping[str, str]) -> None:
+    """Prints the result of one label; `names` are words for groups in the first sentence, as on the page."""
     say(report.repair_answer(case, report.groups_called(case, names)), report.OUTCOMES[str(case.outcome)])
     method = f"Method: {report.method_words(case.result)}."
     for line in (method, report.met_words(case.judgement), report.original_words(case), report.repair_set_words(case)):

@@ -3,8 +3,10 @@ from .audits import check_classifier as check_classifier
 from .baseline import with_baselines as with_baselines
 from .compare_scores import ScoreComparison as ScoreComparison
 from .compare_scores import score_comparison_facts as score_comparison_facts
+from .comparisons import STRICT as STRICT
 from .comparisons import Comparison as Comparison
-from .comparisons import Probes as Probes
+from .comparisons import Provenance as Provenance
+from .comparisons import Text as Text
 from .comparisons import baseline_of as baseline_of
 from .comparisons import choose as choose
 from .comparisons import compare as compare
@@ -13,10 +15,6 @@ from .findings import Balance as Balance
 from .findings import Findings as Findings
 from .findings import MethodRow as MethodRow
 from .findings import ScoredCandidate as ScoredCandidate
-from .findings import UnitMap as UnitMap
 from .findings import below_upper_bound as below_upper_bound
 from .findings import upper_bound_at as upper_bound_at
 from .findings import with_sufficient_data as with_sufficient_data
-from .provenance import STRICT as STRICT
-from .provenance import Provenance as Provenance
-from .provenance import Text as Text

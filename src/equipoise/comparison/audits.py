@@ -4,7 +4,7 @@ Torch is imported only if a network is audited.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from equipoise.data import Cohort, LabelKind, Scan, Scores, check_apart, check_cohort
 from equipoise.errors import BadInput, Misuse
@@ -64,8 +64,14 @@ def audit(
     >>> audit(scores, threshold=0.5)["eod"].value
     1.0
     """
-    spec, tables, also, kind, name = AuditSpec(**options), _tables(subject), {}, LabelKind.LABELS, ""
+    spec, also, kind, name = AuditSpec(**options), {}, LabelKind.LABELS, ""
     by_label, rows = isinstance(subject, Mapping), cohort if isinstance(cohort, Cohort) else None
+    tables: dict[str, Any] = dict(cast(Mapping[str, Any], subject)) if by_label else {"": subject}
+    kinds = {type(value) for value in tables.values()}
+    if kinds == {Scan} and not by_label:
+        tables = {tables[""].columns.label[0]: subject}
+    elif kinds not in ({Scores}, {Scan}):  # something else, that has scores on a cohort
+        tables = {}
     if train is not None and (tables or rows is None or not isinstance(train, Cohort)):
         raise BadInput("train is a cohort, and goes with a network and a cohort: eq.audit(model, parts.test, train=parts.train)")
     if spec.no_finding is not None and not (by_label if tables else rows is not None and rows.several):
@@ -80,24 +86,15 @@ def audit(
     else:
         if rows is not None:
             check_apart(training=train, test=rows)
-            kind, name = rows.kind, rows.name if rows.several else ""
+            kind, name = rows.kind, rows.name
         tables, rules, goals = _decided(subject, cohort, rule, threshold, valid, output, outputs, spec.optimise)
         also = goals if spec.measures is None else {}
-    found = audit_labels(tables, rules, spec, kind, name, None if progress is None else lambda _label: progress, also)
+    found = audit_labels(tables, rules, spec, kind, name, progress, also)
     if train is None or rows is None:
         return found
     from equipoise.comparison.baseline import with_baselines
 
     return with_baselines(found, tables, rows, train)
-
-
-def _tables(subject: object) -> dict[str, Any]:
-    """The scores, or the scans of one table, by label; empty if the subject is something else."""
-    tables: dict[str, Any] = dict(subject) if isinstance(subject, Mapping) else {"": subject}
-    kinds = {type(value) for value in tables.values()}
-    if kinds == {Scan} and "" in tables:
-        tables = {tables[""].columns.label[0]: subject}
-    return tables if kinds in ({Scores}, {Scan}) else {}
 
 
 def _decided(
@@ -116,14 +113,14 @@ def _decided(
             raise Misuse("eq.audit of a rule for scores", "held-out scores, eq.audit(result, scores)", cohort)
         else:
             check_classifier(subject.model, cohort)
-            if unknown := [label for label in cohort.labels if cohort.several and label not in subject.labels]:
+            if not cohort.several:
+                results, scores = {"": subject.only}, {"": predict(subject.model, cohort, output=output)}
+            elif unknown := [label for label in cohort.labels if label not in subject.labels]:
                 known = ", ".join(subject.labels)
                 raise BadInput(f"the result is one of {known}; {cohort.name!r} has other labels too: {', '.join(unknown)}")
-            results = {label: subject.labels[label] if cohort.several else subject.only for label in cohort.labels}
-            if cohort.several:
-                scores = scores_of({label: own.network for label, own in results.items()}, cohort)
             else:
-                scores = {"": predict(subject.model, cohort, output=output)}
+                results = {label: subject.labels[label] for label in cohort.labels}
+                scores = scores_of({label: own.network for label, own in results.items()}, cohort)
         return scores, {label: own.rule for label, own in results.items()}, {label: (own.goal.measure,) for label, own in results.items()}
     model = check_classifier(subject, cohort)
     labels, valid_scores = cohort.labels, {"": valid}

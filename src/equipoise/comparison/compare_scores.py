@@ -361,7 +361,7 @@ def _matched(first: Scores, second: Scores, first_name: str, second_name: str, p
 
 def _keys(scores: Scores) -> set[object]:
     """The ids of the patients, or of the rows; none if rows are only numbered."""
-    numbered = all(isinstance(key, (int, np.integer)) for key in scores.ids) and np.array_equal(scores.ids, np.arange(len(scores)))
+    numbered = np.array_equal(scores.ids, np.arange(len(scores)))
     return set(scores.patients) if scores.patients is not None else set() if numbered else set(scores.ids)
 
 

@@ -6,24 +6,31 @@ written from `Comparison.found`, which is computed once. A `Comparison` has a go
 (`findings`, `measures.Paired`), and share nothing else: they are two values. Torch is imported only if networks are compared.
 """
 
-from collections.abc import Mapping, Sequence
+import platform
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Annotated, Any, cast, overload
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from pydantic import BeforeValidator, ConfigDict
+from pydantic.dataclasses import dataclass as checked
 
-from equipoise import measures
+from equipoise import __version__, measures
 from equipoise.comparison.findings import Findings, ScoredCandidate, find
-from equipoise.comparison.provenance import Provenance
-from equipoise.data import Cohort, Identities, LabelKind, Rows, Scores, check_apart, check_cohort
+from equipoise.data import Cohort, Identities, LabelKind, Rows, Scores, check_apart, check_cohort, sha256, sha256_of, without_folders
 from equipoise.errors import BadInput, Misuse, raise_all
 from equipoise.measures import Audit, AuditSpec, Baseline, Gap, Rule, Threshold, choose_rule, gap_values, largest_gap, tabulate
 from equipoise.methods import DEFAULT_MEASURE, IN_USE, Candidate, Goal, Judgement, LabelCandidate, Note, Outcome, Progress, choose_method
 from equipoise.models import classifier, predict
 from equipoise.presenting import html_of, save_comparison, write_page
+from equipoise.specification import is_real
 
 if TYPE_CHECKING:
     from torch import nn
@@ -35,14 +42,52 @@ COMPARE_SUGGESTIONS = {  # for a wrong argument, by its type
     "str": "Read the file first: eq.Scores.from_frame(...), or run `equipoise compare`.",
     "PurePath": "Read the file first: eq.Scores.from_frame(...), or run `equipoise compare`.",
 }
+STRICT = ConfigDict(extra="forbid", strict=True)  # for files: no unknown fields and no type conversion
+# Of a name that is no UTF-8, what cannot be written to a file becomes "?".
+Text = Annotated[str, BeforeValidator(lambda text: text.encode("utf-8", "replace").decode() if isinstance(text, str) else text)]
 
 
-@dataclass(frozen=True, eq=False)
-class Probes:
-    """How well each attribute can be predicted from each layer of the original and of the repaired network (see `encoding`)."""
+@checked(config=STRICT, kw_only=True, frozen=True)
+class Provenance:
+    """The information needed to reproduce a repair."""
 
-    before: pd.DataFrame
-    after: pd.DataFrame
+    command: Text = ""
+    model: Text = ""  # as the user named it
+    seed: int = 0
+    when: str = ""  # ISO date and time
+    versions: dict[Text, Text] = field(default_factory=dict)
+    hashes: dict[Text, Text] = field(default_factory=dict)  # file: sha256
+    limits: list[Text] = field(default_factory=list)  # caveats for the reader, such as rows left out
+
+    @classmethod
+    def now(
+        cls,
+        *,
+        arguments: Sequence[str] = (),
+        model: str = "",
+        seed: int = 0,
+        files: Iterable[Path] = (),
+        cohort: Cohort | None = None,
+        limits: Sequence[str] = (),
+    ) -> "Provenance":
+        """The provenance of the current run: its command line without folders, versions, and checksums of its files and images."""
+        code = model.rpartition(":")[0]
+        code_files = [Path(code)] if code.endswith(".py") else [Path(model)] if model.endswith(".pt2") else []
+        hashes = {path.name: sha256_of(path) for path in (*files, *code_files)}
+        if cohort is not None:
+            from equipoise.data import Images  # late: scores have none
+
+            if isinstance(cohort.source, Images):
+                hashes["list of images"] = sha256("\n".join(map(str, cohort.ids)).encode())
+                if (transform := cohort.source.transform) is not None and transform.path is not None:
+                    hashes[transform.path.name] = transform.sha256
+        versions = {"equipoise": __version__, "python": platform.python_version()}
+        for library in ("torch", "numpy", "pandas"):
+            with suppress(PackageNotFoundError):
+                versions[library] = version(library)
+        command, when = shlex.join(map(without_folders, arguments)), datetime.now(UTC).isoformat(timespec="seconds")
+        named = without_folders(model)
+        return cls(command=command, model=named, seed=seed, when=when, versions=versions, hashes=hashes, limits=list(limits))
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +106,7 @@ class Comparison:
     settings: AuditSpec = field(default_factory=AuditSpec)
     failures: Mapping[str, str] = field(default_factory=dict)  # methods that could not be run, and why
     thumbnails: Mapping[object, npt.NDArray[np.uint8]] = field(default_factory=dict, repr=False)  # id: gray image (h, w)
-    probes: Probes | None = None  # on the test set
+    probes: Mapping[str, pd.DataFrame] | None = None  # "before" and "after": how well each layer predicts each attribute, on the test set
     rows: Rows | None = None  # the held-out rows, which show how new ones become inputs; None for a repair of a case
     baseline: Baseline | None = None  # a simple model on the same inputs; None if it was not fitted
     together: int = 1  # number of labels repaired together, over which simultaneous intervals hold
@@ -251,12 +296,12 @@ def compare_models(
     """The comparison of classifiers on the same held-out rows: the first is the original, the others are candidates (see `compare`)."""
     if not isinstance(cohort, Scores):
         check_cohort("eq.compare", cohort)
-    _check_held_out(models, cohort)
+    results = {name: subject for name, subject in models.items() if isinstance(subject, Candidate)}
+    _check_held_out(results, cohort)
     check_apart(repair=valid, test=cohort)
-    results = [subject for subject in models.values() if isinstance(subject, Candidate)]
-    goal = (
-        results[0].goal if results else Goal(measures.canonical_name(measure or DEFAULT_MEASURE), selection="paper")
-    )  # nothing is cross-fitted
+    goal = Goal(measures.canonical_name(measure or DEFAULT_MEASURE), selection="paper")  # nothing is cross-fitted
+    if results:
+        goal = next(iter(results.values())).goal
     first, *others = models
     original = _entry(first, models[first], cohort, valid, goal)
     if not results and valid is not None:  # the goal of a result is settled already
@@ -277,11 +322,11 @@ def compare_models(
     return Comparison(original, tuple(candidates), chosen, title, label, provenance, settings, rows=rows, baseline=baseline)
 
 
-def _check_held_out(models: Mapping[str, object], cohort: Rows) -> None:
+def _check_held_out(results: Mapping[str, Candidate], cohort: Rows) -> None:
     """Raises `BadInput` with the patients, or rows, of the cohort that a result of `debias` was fitted to."""
     rows, problems = Identities.of(cohort), []
-    for name, subject in models.items():
-        fitted = [own.fitted_to for own in subject.labels.values()] if isinstance(subject, Candidate) else []
+    for name, result in results.items():
+        fitted = [own.fitted_to for own in result.labels.values()]
         for role in ("repair", "training"):
             sets = {id(own[role]): own[role] for own in fitted if role in own}  # labels of one network share their rows
             shared = max((own.shared_with(rows) for own in sets.values()), key=lambda own: own.count, default=None)
@@ -302,9 +347,9 @@ def _entry(name: str, subject: object, cohort: Rows, valid: Rows | None, goal: G
 
     model: Any = None
     if isinstance(cohort, Scores):
-        if isinstance(subject, bool) or not isinstance(subject, (int, float)):
+        if not is_real(subject):
             raise Misuse("eq.compare, on scores,", "thresholds and results of eq.debias(scores)", subject)
-        goal = goal.changed(threshold=float(subject))
+        goal = goal.changed(threshold=float(cast(float, subject)))
     elif (model := classifier(subject)) is None:
         raise Misuse("eq.compare", "classifiers and results of eq.debias", subject)
     repair_scores = None if valid is None else predict(model, valid)

@@ -4,8 +4,9 @@ Every output (report, cards, audit.json, terminal) is written from one `Findings
 the repair set. The test set is scored once per candidate and has no influence on the choice.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
 from typing import Any, cast
 
 import numpy as np
@@ -19,6 +20,7 @@ from equipoise.measures import MEASURES, AuditSpec, Clusters, Estimate, FloatArr
 from equipoise.methods import Goal, Judgement, LabelCandidate, Progress, judge
 
 BALANCE = ({"corrected": 1.0}, {"spoiled": 1.0}, {"accuracy": 1.0}, {"true": -1.0}, {"false": 1.0})  # the last two: missed findings, alarms
+BeforeAfter = dict[str, dict[str, dict[str, tuple[Estimate, Estimate]]]]  # by attribute, measure and group
 REPORTED_RATES = (*measures.GROUP_MEASURES, *measures.SCORE_MEASURES, measures.CALIBRATION_ERROR)
 
 
@@ -69,14 +71,6 @@ class Balance:
 
 
 @dataclass(frozen=True, eq=False)
-class UnitMap:
-    """The units of one convolution that pruning switched off: the share of channels still on at each position."""
-
-    layer: str
-    kept: FloatArray  # (height, width), from 0 to 1
-
-
-@dataclass(frozen=True, eq=False)
 class ScoredCandidate:
     """A candidate under its name, with its scores on the repair set (None if unknown) and on the test set."""
 
@@ -84,7 +78,7 @@ class ScoredCandidate:
     valid: Scores | None
     test: Scores
     seconds: float = 0.0
-    units: tuple[UnitMap, ...] = ()
+    units: Mapping[str, FloatArray] = field(default_factory=dict)  # by layer: the share of channels that pruning left on (height, width)
     called: str = ""  # default: the method
 
     @property
@@ -101,36 +95,6 @@ class ScoredCandidate:
     def decisions(self) -> FloatArray:
         """The decisions on the test set, or the probabilities of a randomised 1."""
         return self.candidate.rule.decide(self.test)
-
-
-@dataclass(frozen=True)
-class GroupRate:
-    """One rate of one group before and after."""
-
-    group: str
-    reference: bool
-    before: Estimate
-    after: Estimate
-
-
-@dataclass(frozen=True)
-class RateBlock:
-    """One rate of all groups of an attribute."""
-
-    rate: str
-    rows: tuple[GroupRate, ...]
-
-
-@dataclass(frozen=True)
-class GapRow:
-    """One gap before and after; `target` marks the measure of the goal."""
-
-    measure: str
-    group: str
-    reference: str
-    before: Estimate
-    after: Estimate
-    target: bool
 
 
 @dataclass(frozen=True)
@@ -187,8 +151,8 @@ class Findings:
     performance_change: Estimate
     shifts: tuple[Shift, ...]
     contributions: tuple[Shift, ...]
-    rates: dict[str, tuple[RateBlock, ...]]  # by attribute
-    gaps: dict[str, tuple[GapRow, ...]]
+    rates: BeforeAfter  # the reference group first
+    gaps: BeforeAfter  # the measure of the goal first
     cohort: dict[str, tuple[CohortRow, ...]]
     affected: tuple[Affected, ...]
     balances: dict[str, tuple[Balance, ...]]  # by attribute: better and worse decisions of each group
@@ -235,11 +199,7 @@ class Findings:
 
     def rate_of(self, group: str) -> tuple[Estimate, Estimate] | None:
         """One group's rate that the goal's measure compares, before and after; None for a mean of two rates."""
-        for block in self.rates[self.main]:
-            for row in block.rows:
-                if block.rate == self.rate and row.group == group:
-                    return row.before, row.after
-        return None
+        return self.rates[self.main].get(self.rate or "", {}).get(group)
 
     @property
     def main(self) -> str:
@@ -249,8 +209,8 @@ class Findings:
     @property
     def rate(self) -> str | None:
         """The rate that the goal's measure compares."""
-        targets = [row.measure for row in self.gaps[self.main] if row.target]
-        return MEASURES[targets[0]].rate or None if targets and targets[0] in MEASURES else None
+        measure = next(iter(self.gaps[self.main]))
+        return MEASURES[measure].rate or None if measure in MEASURES else None
 
 
 def find(
@@ -310,21 +270,17 @@ def find(
         )
     gap_before, gap_after = methods[0].gap, methods[1 + chosen].gap
     worst_group = gap_before.group if not np.isnan(gap_before.value) else ""
-    rates, gaps = {}, {}
+    rates, gaps = BeforeAfter(), BeforeAfter()
     for a in shown.attributes:
-        of_groups = [audit.groups[audit.groups["attribute"] == a.name] for audit in (before, after)]
-        blocks = []
-        for rate in REPORTED_RATES:
-            sides = [[measures.group_estimate(frame.iloc[k], rate) for frame in of_groups] for k in range(len(a.levels))]
-            blocks.append(RateBlock(rate, tuple(GroupRate(group, k == 0, *sides[k]) for k, group in enumerate(a.levels))))
-        rates[a.name], rows = tuple(blocks), []
-        of_gaps = (audit.gaps[audit.gaps["attribute"] == a.name].to_dict("records") for audit in (before, after))
-        for row_before, row_after in zip(*of_gaps, strict=True):
-            name, gap = str(row_before["measure"]), Estimate.of_gap(row_before)
-            target = a.name == main and name == goal.measure
-            rows.append(GapRow(name, gap.group, gap.reference, gap, Estimate.of_gap(row_after), target))
-        order = dict.fromkeys([goal.measure, *(row.measure for row in rows)])  # the goal's measure comes first
-        gaps[a.name] = tuple(row for measure in order for row in rows if row.measure == measure)
+        by_group = [audit.groups[audit.groups["attribute"] == a.name] for audit in (before, after)]
+        rates[a.name] = {rate: {} for rate in REPORTED_RATES}
+        for rate, (k, group) in product(REPORTED_RATES, enumerate(a.levels)):
+            rate_before, rate_after = (measures.group_estimate(frame.iloc[k], rate) for frame in by_group)
+            rates[a.name][rate][group] = rate_before, rate_after
+        gaps[a.name] = {goal.measure: {}}
+        for rows in zip(*(audit.gaps[audit.gaps["attribute"] == a.name].to_dict("records") for audit in (before, after)), strict=True):
+            gap, later = map(Estimate.of_gap, rows)
+            gaps[a.name].setdefault(str(rows[0]["measure"]), {})[gap.group] = gap, later
     return Findings(
         before=before,
         after=after,

@@ -13,7 +13,6 @@ from .cohort import Parts as Parts
 from .cohort import Rows as Rows
 from .cohort import Scores as Scores
 from .cohort import check_cohort as check_cohort
-from .cohort import cohort_from_table as cohort_from_table
 from .cohort import read_scores as read_scores
 from .cohort import split as split
 from .column_values import UNKNOWN as UNKNOWN

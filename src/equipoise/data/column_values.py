@@ -69,8 +69,10 @@ def parse_label(
     if unknown_allowed:
         labelled = labelled & (numbers != UNKNOWN)
     elif not labelled.all():
-        rows = _affected_rows(~labelled)
-        problems.append(f"label column {name!r}: {rows} have no label. Fill them in, or leave those rows out of the table.")
+        problems.append(
+            f"label column {name!r}: {int((~labelled).sum()):,} of {len(column):,} rows have no label (the first is row "
+            f"{int(labelled.argmin()) + 1:,} below the header). Fill them in, or leave those rows out of the table."
+        )
     is_positive = numbers == 1 if positive is None else equals(column, positive)
     not_binary = labelled & ~np.isin(numbers, (0, 1))
     if positive is None and not_binary.any():

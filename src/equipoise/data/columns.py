@@ -159,12 +159,9 @@ class Columns(Specification):
         return self.label if self.positive is not None or self.classes else ()
 
     @property
-    def references(self) -> list[str | None]:
-        """The reference of each group column by name; None for the largest group."""
-        from equipoise.data.attribute import level_name
-
-        values = self.reference or [None] * len(self.group)
-        return [None if value is None else level_name(value) for value in values]
+    def references(self) -> tuple[Any, ...]:
+        """The reference of each group column; None for the largest group."""
+        return self.reference or (None,) * len(self.group)
 
     def with_bins_of(self, attributes: "Sequence[Attribute]") -> Self:
         """The columns of another file with the bins of these rows, so that the groups have the same names."""

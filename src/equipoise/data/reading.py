@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pandas as pd
@@ -64,17 +64,21 @@ def read_cohort(
     columns: Columns,
     images: ImageFolder = ImageFolder(),
     *,
+    attribute_as_input: bool = False,
+    scale: bool = False,
     progress: Counting = lambda _task, _total: nullcontext(lambda _: None),
 ) -> ReadCohort:
     """The cohort in a data file, with its numbers or the images that its rows name as inputs, and the rows left out.
 
-    Numbers are used unchanged: nothing is scaled, encoded or imputed for a network that was trained elsewhere.
+    Unless told otherwise (`columns.raw`, `scale`), numbers are used unchanged: nothing is scaled, encoded or imputed for a network that was
+    trained elsewhere.
     """
     path, text = Path(path), columns.text | images.text
     frame = read_table(path, text=text, words=columns.words, limit=columns.max_table_bytes)
     if images.folder is not None:
         return _read_images(frame, path.name, columns, images, images.folder, progress)
-    return ReadCohort(cohort_from_table(frame, columns, path.name, text=text, scale=False, only_numbers=not columns.raw))
+    how: dict[str, Any] = {"attribute_as_input": attribute_as_input, "scale": scale, "only_numbers": not columns.raw}
+    return ReadCohort(cohort_from_table(frame, columns, path.name, text=text, **how))
 
 
 def scan_scores(path: str | Path, columns: Columns) -> "dict[str, Scan]":

@@ -74,7 +74,7 @@ def audit_labels(
     spec: AuditSpec = AuditSpec(),
     kind: LabelKind = LabelKind.LABELS,
     name: str = "",
-    progress: Callable[[str], Progress] | None = None,
+    progress: Progress | None = None,
     also: Mapping[str, tuple[str, ...]] | None = None,
 ) -> Audit:
     """The audit of the labels, or classes, of one model, each with its own decision rule. They are one family of comparisons.
@@ -90,7 +90,7 @@ def audit_labels(
     with reading as opened:
         sources = {label: Source.of(table, rules[label]) for label, table in opened.items()}
         asked = [spec.changed(also=(*spec.also, *also[label])) if also else spec for label in sources]
-        watched = [progress and progress(label) for label in sources]
+        watched = [progress and partial(_shared, progress, k, len(sources)) for k in range(len(sources))]
         estimated = [*sources.values()]
         if spec.no_finding == DERIVED:
             estimated.append(_no_finding(opened, rules))
@@ -105,6 +105,11 @@ def audit_labels(
     if spec.no_finding is not None and no_finding is None:
         no_finding = labels[pick("label for no finding", spec.no_finding, (*labels, DERIVED))]
     return Audit(labels, kind, name or next(iter(sources.values())).name, no_finding)
+
+
+def _shared(progress: Progress, label: int, labels: int, done: int, total: int) -> None:
+    """Reports the progress of one label as a share of that of all labels."""
+    progress(label * total + done, labels * total)
 
 
 @dataclass(frozen=True, eq=False)

@@ -275,7 +275,7 @@ def cross_fitted(
         trace=trace,
         why=chosen.why[at],
         met_in_sample=chosen.met[at],
-        goal=chosen.goals[at].derived(selection=run.selection),
+        goal=chosen.goals[at],
         notes=(*candidate.notes, Note("cross_fitted", numbers={"rows": len(run.rows)})),
         held_out=HeldOut(evidence.held[0], evidence.held[place], part, list(run.goals.values())[at], len(run.goals)),
     )

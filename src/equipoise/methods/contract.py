@@ -311,12 +311,13 @@ def check_method(
     labels: Sequence[str] = (),
     kind: LabelKind = LabelKind.LABELS,
     goals: Sequence[Goal] = (),
-    weighted: str = "",
+    weighted: bool = False,
+    rows: str = "",
 ) -> Any:
     """The settings object of a method; raises every reason why it cannot run on a classifier and rows that offer this.
 
     `train` is whether there is a training set; `labels` are the outputs of a network that are repaired together, with these goals;
-    `weighted` is the name of rows that have sample weights.
+    `weighted` is whether the rows have sample weights, and `rows` is their name.
     """
     settings, method, problems = make_settings(name, given), METHODS[name], list[str]()
 
@@ -329,7 +330,7 @@ def check_method(
         problems.append(f"{name} cannot repair several {what}. {use}")
     if not network and not method.on_scores:
         use = f"Use one of: {able(lambda other: other.on_scores)}; or give the network with --model (in Python eq.debias(model, cohort))"
-        problems.append(f"{name} changes a network, and these are scores without one. {use}")
+        problems.append(f"{name} changes a network, and these are scores without one{f' ({rows!r})' if rows else ''}. {use}")
     elif method.needs_train and not train:
         problems.append(f"{name} trains from scratch and needs a training set: --set repair.train=train.csv (in Python train=parts.train)")
     if method.needs_layers and not layers:
@@ -343,7 +344,7 @@ def check_method(
         problems.append(f"{name} cannot reduce {quotient}. Use one of: {able(lambda other: other.quotients)}")
     if weighted and not (method.weights or method.kind == Kind.OTHERS):
         use = f"Use one of: {able(lambda other: other.weights)}; or leave the weights out."
-        problems.append(f"{name} does not take sample weights, which {weighted!r} has. {use}")
+        problems.append(f"{name} does not take sample weights, which {rows!r} has. {use}")
     raise_all(problems)
     return settings
 

@@ -115,7 +115,7 @@ def run_method(
     """
     on_scores, several = isinstance(cohort, Scores), cohort.several
     offered: dict[str, Any] = {"labels": cohort.labels, "kind": cohort.kind} if several else {}
-    offered |= {"goals": list(goals.values()), "weighted": "" if cohort.weight is None else cohort.name}
+    offered |= {"goals": list(goals.values()), "weighted": cohort.weight is not None, "rows": cohort.name}
     chosen = check_method(name, settings or {}, network=not on_scores, train=train is not None, **offered)
     own_method, deadline = METHODS[name], None if budget is None else time.monotonic() + budget
     fitted_to = {"repair": Identities.of(cohort)} | ({} if train is None else {"training": Identities.of(train)})
@@ -378,15 +378,13 @@ def auto(run: MethodRun) -> Candidate:
         own = METHODS[name]
         weighted, suitable = cohort.weight is None or own.weights, not cohort.several or own.repairs(cohort.kind)
         names += [name] if weighted and suitable and not (fixed and own.kind == Kind.STEPS) else []
-    methods, done = {name: settings.settings.get(name, {}) for name in names}, 0
+    methods = {name: settings.settings.get(name, {}) for name in names}
 
     @contextmanager
-    def count(_name: str) -> Iterator[None]:
-        nonlocal done
+    def count(name: str) -> Iterator[None]:
         yield None
-        done += 1
         if progress:
-            progress(done, len(names))
+            progress(names.index(name) + 1, len(names))
 
     limits: dict[str, Any] = {"seed": run.seed, "train": run.train, "deadline": run.deadline}
     tried = run_methods(methods, run.model, cohort, run.goals, **limits, bars=count, all_of_them=False)

@@ -260,7 +260,6 @@ def _solve(
     )
     if not solved.success:  # no positive decisions are always feasible, so the solver failed
         raise RuntimeError(f"the linear program of equalised odds was not solved: {solved.message}")
-    kept = [
-        np.where(z > SOLVER_TOLERANCE * z.sum(), z, 0.0) for z in np.split(solved.x[:-3], ends[:-1])
-    ]  # without the solver's rounding errors
+    # without the solver's rounding errors
+    kept = [np.where(z > SOLVER_TOLERANCE * z.sum(), z, 0.0) for z in np.split(solved.x[:-3], ends[:-1])]
     return [z / z.sum() for z in kept]

@@ -357,9 +357,8 @@ def _patients_needed(judgement: Judgement, increase: FloatArray, reduce: FloatAr
         factors = [float(min(increase) if judgement.larger else max(reduce))]
         if judgement.performance_after.value >= judgement.performance_limit - NOISE and all(abs(gap.after.value) < limit for gap in gaps):
             ends = [(gap.after.value, gap.after.simultaneous_low, gap.after.simultaneous_high) for gap in gaps]
-            factors.append(
-                max(max((high - value) / (limit - value), (value - low) / (limit + value)) for value, low, high in ends)
-            )  # to close
+            to_close = [max((high - value) / (limit - value), (value - low) / (limit + value)) for value, low, high in ends]
+            factors.append(max(to_close))
         patients = judgement.patients * min(factors) ** 2 if min(factors) > 1 else 0.0
     if not patients or patients > MOST_NEEDED:
         return None

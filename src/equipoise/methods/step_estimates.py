@@ -128,11 +128,6 @@ class StepEstimates:
         worst: IntArray = np.where(np.isnan(gaps), -1.0, np.abs(gaps)).argmax(-1)
         return worst
 
-    @cached_property
-    def _predictive(self) -> FloatArray:
-        """PPV or NPV of every group, (steps, groups), for a measure that compares them."""
-        return self.cells.rate(MEASURES[self.goal.measure].rate)
-
     def _gap_parts(self, steps: slice) -> FloatArray:
         """Contributions to the signed gap; NaN if it is undefined."""
         reference = np.zeros_like(self._worst)
@@ -158,7 +153,7 @@ class StepEstimates:
         label = QUOTIENTS[self.goal.measure]
         decided = self.f[steps] if label else 1 - self.f[steps]
         here = np.where(self.codes == group[steps, None], decided, 0.0) * self.mass
-        value = np.take_along_axis(self._predictive[steps], group[steps, None], 1)
+        value = np.take_along_axis(self.cells.rate(MEASURES[self.goal.measure].rate)[steps], group[steps, None], 1)
         return measures.ratio(here * ((self.y == label) - value), here.sum(1, keepdims=True))
 
     def _performance_parts(self, steps: slice) -> FloatArray:

@@ -215,9 +215,7 @@ class _Thresholds:
                 label = QUOTIENTS[goal.measure]
                 side = counted if label else n - counted
                 value = ratio(side[:, label], side.sum(-1))
-                fine = (
-                    side.sum(-1) >= min(measures.MIN_DECIDED, n.sum()) - ROUNDING
-                )  # undefined with fewer than a handful of such decisions
+                fine = side.sum(-1) >= min(measures.MIN_DECIDED, n.sum()) - ROUNDING  # undefined with fewer such decisions
             else:
                 value = np.sum([sign * shares[RATES[name]] for name, sign in terms(goal.measure).items()], axis=0)
             if least is not None:

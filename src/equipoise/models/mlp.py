@@ -392,7 +392,7 @@ class TorchSteps(Optimiser):
         self.inner = inner
 
     def mark(self) -> None:
-        self.moments = [value for state in self.inner.state.values() for value in state.values() if isinstance(value, Tensor)]
+        self.moments = [value for state in self.inner.state.values() for value in state.values()]
         super().mark()  # there are none before the first step
 
     def step(self) -> None:

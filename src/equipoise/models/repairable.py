@@ -213,7 +213,7 @@ class Repairable:
             p.grad = a + b
 
     def optimiser(self, name: str, rate: float) -> Optimiser:
-        """An optimiser: adam, adamw (not for the paper's MLP), blockwise (see optimisers) or sgd."""
+        """An optimiser: adam, adamw (not for the paper's MLP), blockwise (see mlp) or sgd."""
         self._optimisers.append(self._make_optimiser(name, rate))
         return self._optimisers[-1]
 

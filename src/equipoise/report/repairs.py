@@ -11,11 +11,12 @@ from urllib.parse import quote
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 from PIL import Image
 
 from equipoise import models  # imports torch for probes only
-from equipoise.comparison import Comparison, Probes
-from equipoise.measures import NEGLIGIBLE_CHANGE, Estimate, FloatArray, steps_by_group
+from equipoise.comparison import Comparison
+from equipoise.measures import NEGLIGIBLE_CHANGE, Estimate, steps_by_group
 from equipoise.methods import ALL_AT_ONCE, METHODS, Candidate, joint_outcome
 from equipoise.report import document as doc
 from equipoise.report.audits import gap_table, rate_table
@@ -278,23 +279,22 @@ def gap_parts(case: Comparison, called: Called) -> list[Part]:
     """The differences before and after; of many groups, at first sight only those in the measure of the goal."""
     parts: list[Part] = []
     for k, (attribute, found) in enumerate(_main_first(case.found.gaps).items()):
-        names = list(dict.fromkeys(row.measure for row in found))
-        mirrored, target = mirrors(names), {row.measure for row in found if row.target}
+        mirrored, target = mirrors(list(found)), case.goal.measure if attribute == case.found.main else ""
 
-        def means(measure: str, mirrored: Mapping[str, list[str]] = mirrored, target: set[str] = target) -> str:
+        def means(measure: str, mirrored: Mapping[str, list[str]] = mirrored, target: str = target) -> str:
             others = f", mirrored by {', '.join(mirrored[measure])}" if mirrored[measure] else ""
-            return f"{measure}{others}{' · the measure of the goal' if measure in target else ''}"
+            return f"{measure}{others}{' · the measure of the goal' if measure == target else ''}"
 
-        gaps = {name: [(row.before, row.after) for row in found if row.measure == name] for name in distinct(names)}
+        gaps = {name: list(found[name].values()) for name in distinct(list(found))}
         caption = ("Differences by ", Span(attribute), " before and after repair, test set")
         made = gap_table(caption, gaps, called, ["Before", "After"], means)
         blocks = dict(zip(gaps, made.blocks, strict=True))
-        first = [replace(block, style="target") for name, block in blocks.items() if name in target]
-        rest = [block for name, block in blocks.items() if name not in target]
+        first = [replace(block, style="target") for name, block in blocks.items() if name == target]
+        rest = [block for name, block in blocks.items() if name != target]
         if k == 0 and len(case.original.test.attribute.levels) > MANY_GROUPS:
             parts += [replace(made, blocks=first), Folded("Differences in other measures", [replace(made, blocks=rest)])]
             continue
-        ordered = [replace(block, style="target" if name in target else "") for name, block in blocks.items()]
+        ordered = [replace(block, style="target" if name == target else "") for name, block in blocks.items()]
         whole = replace(made, blocks=ordered)
         parts.append(whole if k == 0 else Folded(("By ", Span(attribute)), [whole]))
     return parts
@@ -307,9 +307,9 @@ def group_parts(case: Comparison, called: Called) -> list[Part]:
 
     def made(attribute: str, rates: Sequence[str]) -> Table:
         rows = {
-            block.rate: [(_group(row.group, called, row.reference), Cell(value=row.before), Cell(value=row.after)) for row in block.rows]
-            for block in forests[attribute]
-            if block.rate in rates
+            rate: [(_group(group, called, k == 0), *(Cell(value=side) for side in sides)) for k, (group, sides) in enumerate(of.items())]
+            for rate, of in forests[attribute].items()
+            if rate in rates
         }
         caption = ("Rates by ", Span(attribute), " before and after repair, test set")
         return rate_table(caption, rows, case.found.settings, ["Before", "After"])
@@ -389,11 +389,11 @@ def methods_screen(case: Comparison, *, verbose: bool = False) -> list[Part]:
     return parts
 
 
-def probe_parts(probes: Probes) -> list[Part]:
+def probe_parts(probes: Mapping[str, pd.DataFrame]) -> list[Part]:
     """By attribute: each probed layer of the network before and after the repair, among all patients and among those of one label."""
     parts: list[Part] = []
-    for name in dict.fromkeys(probes.before["attribute"]):
-        before, after = (frame[frame["attribute"] == name].set_index("layer") for frame in (probes.before, probes.after))
+    for name in dict.fromkeys(probes["before"]["attribute"]):
+        before, after = (frame[frame["attribute"] == name].set_index("layer") for frame in (probes["before"], probes["after"]))
         layers = list(dict.fromkeys([*(layer for layer in before.index if layer != "output"), *after.index, "output"]))
         widths = {**after["width"].to_dict(), **before["width"].to_dict()}
         tables = []
@@ -448,12 +448,9 @@ def unit_maps(case: Comparison) -> list[dict[str, Any]]:
     off, on = np.array([120.0, 45.0, 8.0]), np.array([246.0, 243.0, 238.0])
     maps = []
     for tried in case.candidates:
-        for unit in tried.units:
-            kept: FloatArray = np.clip(unit.kept, 0.0, 1.0)[..., None]
-            png = _png((off + (on - off) * kept).round().astype(np.uint8))
-            maps.append(
-                {"method": tried.name, "layer": unit.layer, "mean": float(unit.kept.mean()), "least": float(unit.kept.min()), "png": png}
-            )
+        for layer, kept in tried.units.items():
+            png = _png((off + (on - off) * np.clip(kept, 0.0, 1.0)[..., None]).round().astype(np.uint8))
+            maps.append({"method": tried.name, "layer": layer, "mean": float(kept.mean()), "least": float(kept.min()), "png": png})
     return maps
 
 

@@ -42,7 +42,7 @@ from typing import Annotated, Any, Self, get_type_hints
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, TypeAdapter, ValidationError, field_validator, model_validator
 from pydantic import ValidationInfo as Info
 
-from equipoise.data import Cohort, Columns, cohort_from_table, read_table, sha256, user_cache
+from equipoise.data import Cohort, Columns, read_cohort, sha256, user_cache
 from equipoise.errors import BadInput, UnknownName, collecting, did_you_mean, pick, raise_all
 from equipoise.measures import AT_THRESHOLD, canonical_name
 from equipoise.methods import DEFAULT_SELECTION, METHODS, SELECTIONS, Goal
@@ -215,9 +215,8 @@ class StudyData(Columns):
     def load(self, root: str | Path | None = None, decoding: Callable[[int], None] | None = None, **options: Any) -> Cohort:
         """The cohort. Pixels are cached on disk, so that only the file name is sent to other processes; `decoding` gets their number."""
         if self.source is None:
-            frame = read_table(str(self.file), text=self.text, words=self.words, limit=self.max_table_bytes)
-            how: dict[str, Any] = {"text": self.text, "attribute_as_input": self.attribute_as_input, "scale": self.scale}
-            return cohort_from_table(frame, self, Path(str(self.file)).name, **how)
+            how: dict[str, Any] = {"attribute_as_input": self.attribute_as_input, "scale": self.scale}
+            return read_cohort(str(self.file), self.changed(raw=True), **how).cohort
         images = "cache" in CATALOGUE[self.source].options
         cached = {"cache": user_cache() / "images", "progress": decoding} if images else {}
         return load(self.source, root, **{**self.options, **options}, **cached)
