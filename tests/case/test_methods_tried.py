@@ -11,7 +11,7 @@ from torch import nn
 
 from equipoise.case.case_file import RepairSpec
 from equipoise.case.case_repair import RepairTask, check_methods, most_changed, rescored, try_methods, unit_maps
-from equipoise.comparison import Comparison, ScoredCandidate, choose
+from equipoise.comparison import Comparison, ScoredCandidate, choose_candidate
 from equipoise.data import Cohort, Images, Scores
 from equipoise.errors import BadInput
 from equipoise.measures import Threshold
@@ -68,7 +68,7 @@ def parts() -> tuple[nn.Module, Cohort, Cohort]:
     ],
 )
 def test_the_choice_follows_the_goal(goal, found, expected):
-    assert choose([_repair(str(k), *values, goal) for k, values in enumerate(found)]) == expected
+    assert choose_candidate([_repair(str(k), *values, goal) for k, values in enumerate(found)]) == expected
 
 
 # The run

@@ -10,7 +10,7 @@ from rich.console import Console
 from equipoise.measures import GROUP_MEASURES
 from equipoise.report import audit_whole, in_terminal, printable, short_name
 from equipoise.report.text import percent
-from equipoise.report.wording.names import RATES
+from equipoise.report.wording.names import RATE_WORDS
 from support.audits import HOSTILE, audit_of, frame_of
 from support.facts import says
 
@@ -48,7 +48,7 @@ def test_patients_are_counted_and_named_as_what_was_drawn():
 def test_no_interval_is_broken_at_any_width(width, groups, name):
     _, audit = audit_of(frame_of([f"{name} {k}" for k in range(groups)]))
     text = _shown(audit, width)
-    for name in (RATES[m].name for m in GROUP_MEASURES):
+    for name in (RATE_WORDS[m].name for m in GROUP_MEASURES):
         expected = groups + (name == "AUROC")  # once more for everybody together
         assert len(_cells(text.partition("Differences by")[0], name)) == expected
     calibration = groups + 1  # in the large, of each group and of everybody
@@ -88,7 +88,7 @@ def test_what_is_short_of_data_is_named_as_in_the_table():
     frame = frame_of(["F", "M"])
     frame.loc[(frame["sex"] == "F") & (frame["y"] == 1), "y"] = [1, 1] + [0] * 28
     text = " ".join(_shown(audit_of(frame, reference="M")[1]).split())
-    assert says(text, "sex F", "5 rows", ", ".join(RATES[rate].name for rate in ("tpr", "fnr", "auroc")))
+    assert says(text, "sex F", "5 rows", ", ".join(RATE_WORDS[rate].name for rate in ("tpr", "fnr", "auroc")))
 
 
 def test_missing_attributes_and_an_assumed_reference_are_said():

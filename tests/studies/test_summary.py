@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 
 from equipoise.errors import BadInput
-from equipoise.studies import compare, summarise
+from equipoise.studies import compare_methods, summarise
 from equipoise.studies.summary import corrected_t_test
 from support.facts import facts, suggests
 
@@ -48,15 +48,15 @@ def test_the_validation_set_and_p_values() -> None:
     assert valid["performance_mean"].to_numpy() == pytest.approx(test["performance_mean"] / 2)
     assert test["p_value"].to_numpy() == pytest.approx(0.2)  # twice the median
     assert valid["p_value"].to_numpy() == pytest.approx(2 * 5.5 / 40)
-    difference = compare(rows, part="validation").query("quantity == 'performance'")["difference"]
-    assert difference.to_numpy() == pytest.approx(compare(rows).query("quantity == 'performance'")["difference"] / 2)
+    difference = compare_methods(rows, part="validation").query("quantity == 'performance'")["difference"]
+    assert difference.to_numpy() == pytest.approx(compare_methods(rows).query("quantity == 'performance'")["difference"] / 2)
     with pytest.raises(BadInput, match=facts("train")):
         summarise(rows, "train")
 
 
 def test_differences_are_paired_by_split() -> None:
     rows = frame()
-    found = compare(rows)
+    found = compare_methods(rows)
     line = found[
         (found["data"] == "b") & (found["measure"] == "eod") & (found["method"] == "bias-gda") & (found["quantity"] == "abs_gap")
     ].iloc[0]
@@ -68,11 +68,11 @@ def test_differences_are_paired_by_split() -> None:
     assert (line["low"], line["high"]) == pytest.approx(stats.t.interval(0.95, 11, mean, wider))
     assert line["p"] == pytest.approx(2 * stats.t.sf(abs(mean) / wider, 11))
     assert len(found) == 2 * 2 * 2 * 2
-    apart = compare(rows, redrawn=["b"]).loc[line.name]  # simulations that are drawn again share no rows
+    apart = compare_methods(rows, redrawn=["b"]).loc[line.name]  # simulations that are drawn again share no rows
     plain = stats.ttest_rel(ours, theirs)
     assert (apart["low"], apart["high"]) == pytest.approx(tuple(plain.confidence_interval(0.95)))
     assert apart["p"] == pytest.approx(plain.pvalue)
-    unknown = compare(rows.drop(columns="train_rows"))
+    unknown = compare_methods(rows.drop(columns="train_rows"))
     assert unknown["difference"].notna().all()
     assert unknown[["shared", "low", "high", "p"]].isna().all(axis=None)
 
@@ -106,24 +106,24 @@ def test_the_corrected_interval_covers_where_splits_share_rows() -> None:
 def test_only_common_splits_count() -> None:
     rows = frame()
     fewer = rows[~((rows["method"] == "pruning") & (rows["seed"] > 4))]
-    found = compare(fewer)
+    found = compare_methods(fewer)
     assert set(found[found["method"] == "pruning"]["splits"]) == {5}
 
 
 def test_nothing_differs() -> None:
     rows = frame()
     rows["gap"], rows["performance"] = 0.1, 0.8
-    found = compare(rows)
+    found = compare_methods(rows)
     assert (found["p"] == 1).all()
     assert (found["low"] == 0).all()
 
 
 def test_one_split_has_no_interval() -> None:
-    found = compare(frame(splits=1))
+    found = compare_methods(frame(splits=1))
     assert found["difference"].notna().all()
     assert found[["low", "high", "p"]].isna().all(axis=None)
 
 
 def test_an_unknown_baseline_is_named() -> None:
     with pytest.raises(BadInput, match=suggests("standard")):
-        compare(frame(), "standrad")
+        compare_methods(frame(), "standrad")

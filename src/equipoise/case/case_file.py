@@ -5,7 +5,7 @@ specified in their own rooms. Importing this module imports neither pandas nor t
 """
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
@@ -55,10 +55,15 @@ def _number(text: str) -> Any:
 
 def _thresholds_by_label(value: Any) -> Any:
     value = _by_label(value)
-    by_label = value if isinstance(value, Mapping) else {} if value is None else {"": value}
+    by_label = {} if value is None else _named(value, [""])
     if wrong := [f"{label}={own}" if label else repr(own) for label, own in by_label.items() if not is_share(own)]:
         raise ValueError(f"must be a number between 0 and 1; got {', '.join(wrong)}")
     return value
+
+
+def _named(value: Any, labels: Sequence[str]) -> dict[str, Any]:
+    """The values by name, or one value for each of these labels."""
+    return dict(value) if isinstance(value, Mapping) else dict.fromkeys(labels, value)
 
 
 class DataSpec(Columns):
@@ -234,7 +239,7 @@ class Case(Specification):
     def outputs(self) -> dict[str, int | str]:
         """The output of the network for each label that names one."""
         given = self.model.outputs
-        return {} if given is None else dict(given) if isinstance(given, Mapping) else {self.labels[0]: given}
+        return {} if given is None else _named(given, self.labels[:1])
 
     @property
     def output_name(self) -> str | None:
@@ -244,8 +249,7 @@ class Case(Specification):
     @property
     def thresholds(self) -> dict[str, float | None]:
         """The threshold in use of each label; None if it has none."""
-        given = self.model.threshold
-        return dict(given) if isinstance(given, Mapping) else dict.fromkeys(self.labels, given)
+        return _named(self.model.threshold, self.labels)
 
     @property
     def label_goals(self) -> dict[str, Goal]:
@@ -340,7 +344,7 @@ def _label_problems(case: Case) -> list[str]:
     if not labels:
         return []
     for what, given in (("model.outputs", model.outputs), ("goals", case.goals), ("model.threshold (--threshold)", model.threshold)):
-        names = list(given) if isinstance(given, Mapping) else []
+        names = list(_named(given, ()))
         problems += [problem for name in names if name not in labels for problem in UnknownName(f"label in {what}", name, labels).problems]
         if names and len(labels) == 1 and what == "goals":
             problems.append("goals are those of several labels; there is one. Use [goal].")

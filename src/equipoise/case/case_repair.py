@@ -347,7 +347,7 @@ def try_methods(
         results = [candidates for name, candidates in tried.items() if name in asked and name not in failures]
         if not results:
             raise BadInput(*(f"{method}: {reason}" for method, reason in failures.items()))
-        originals, best = tried[STANDARD], comparison.choose(results)
+        originals, best = tried[STANDARD], comparison.choose_candidate(results)
         for label in together:
             own_task, shown = task.labels[label], {}
             if own_task.is_network:

@@ -199,7 +199,7 @@ def _write_bundle(
         onnx = _write_onnx(case, temporary, serving, options, failures, bars)
     with bars("audit") as step:
         found = case.measured(step)  # one audit, from which audit.json, the cards, the report and the terminal are written
-    document = audit_document(case, found)
+    document = findings_document(case, found)
     _write(temporary / "audit.json", _json(document))
     for page in (CARD_FILES, "report.html"):
         with bars(page) as step, _recording(failures, page):
@@ -303,7 +303,7 @@ def _write_onnx(
     return exported
 
 
-def audit_document(case: Comparison, found: Findings) -> dict[str, object]:
+def findings_document(case: Comparison, found: Findings) -> dict[str, object]:
     """The content of audit.json: the audits before and after, of every method, and the paired changes, on held-out patients."""
     candidate, methods = case.result.candidate, {}
     for tried, audit, row in zip(case.candidates, found.audits[1:], found.methods[1:], strict=True):

@@ -52,7 +52,7 @@ def audit(
     raise_all(problems)
     history, figures, words = asked.history, asked.report.figures, asked.report.words
     written, read = (save, page, history.append, figures and figures / "rates.png"), (asked.audit_spec.valid, asked.model.check_scores)
-    console.check_files(asked.table, *read, *history.earlier, write=written, pdf=pdf)
+    console.check_paths(asked.table, *read, *history.earlier, write=written, pdf=pdf)
     if history.append:
         measures.history(history.append).check_period(history.date or "", replace=history.replace)
     if figures and len(asked.labels) > 1:  # figures written through a link could replace any file

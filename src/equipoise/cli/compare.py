@@ -77,7 +77,7 @@ def compare(
     with collecting(problems):
         asked = case()
     raise_all(problems)
-    console.check_files(*files, write=(save, page), pdf=pdf)
+    console.check_paths(*files, write=(save, page), pdf=pdf)
     with console.notes():
         result, facts, screen = _compare(files, asked)
     failures = console.failures_of(conditions, facts(result)) if conditions else []

@@ -125,7 +125,7 @@ def place_problems(places: Mapping[str, Path | None], save: Path | None = None) 
     return problems
 
 
-def check_files(*read: Path | None, write: Iterable[Path | None] = (), pdf: Path | None = None) -> None:
+def check_paths(*read: Path | None, write: Iterable[Path | None] = (), pdf: Path | None = None) -> None:
     """Raises an error before any work if a file to read does not exist, if one cannot be written, or if no program can print the PDF."""
     for path in read:
         if path is not None and not path.exists():

@@ -114,9 +114,9 @@ def _more_problems(case: cases.Case, folder: Path, pdf: Path | None, overwrite: 
         with collecting(problems):
             cases.check_folder(folder, overwrite, 4 * len(case.labels) * weight_bytes)
         with collecting(problems):
-            console.check_files(pdf=pdf)
+            console.check_paths(pdf=pdf)
     if not problems:
-        console.check_files(case.model.check_scores)
+        console.check_paths(case.model.check_scores)
     return problems
 
 

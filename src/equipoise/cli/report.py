@@ -9,7 +9,7 @@ from pydantic import Field
 
 from equipoise import case as cases
 from equipoise import report as pages
-from equipoise.cli.console import check_files, place_problems, say
+from equipoise.cli.console import check_paths, place_problems, say
 from equipoise.cli.options import takes_case
 from equipoise.errors import raise_all
 from equipoise.specification import Specification
@@ -37,6 +37,6 @@ def report(
     """
     names = case().report.words
     raise_all(place_problems({"--report": page, "--pdf": pdf}))
-    check_files(source, write=(page,), pdf=pdf)
+    check_paths(source, write=(page,), pdf=pdf)
     for path in cases.write_again(source, page=page, pdf=pdf, group_names=names):
         say(f"{'PDF' if path.suffix.lower() == '.pdf' else 'report'}: {path}")

@@ -8,7 +8,7 @@ from .comparisons import Comparison as Comparison
 from .comparisons import Provenance as Provenance
 from .comparisons import Text as Text
 from .comparisons import baseline_of as baseline_of
-from .comparisons import choose as choose
+from .comparisons import choose_candidate as choose_candidate
 from .comparisons import compare as compare
 from .comparisons import evaluate_rule as evaluate_rule
 from .findings import Balance as Balance

@@ -312,7 +312,7 @@ def compare_models(
             f"one of {len(candidates)} candidates is chosen on the repair set, and none was given. Give it with valid=..., or compare the "
             "original with one candidate"
         )
-    chosen = choose([{label: entry} for entry in candidates])
+    chosen = choose_candidate([{label: entry} for entry in candidates])
     settings = AuditSpec(level=level, seed=seed, min_patients=min_patients)
     rows = original.test if original.candidate.rule_only else cohort
     baseline = None
@@ -368,7 +368,7 @@ def evaluate_rule(rule: Rule, scores: Scores, goal: Goal) -> tuple[float, float]
     return float(largest_gap(gap_values(goal.measure, cells))), float(measures.performance_values(goal.performance, cells))
 
 
-def choose(tried: Sequence[Mapping[str, ScoredCandidate]]) -> int:
+def choose_candidate(tried: Sequence[Mapping[str, ScoredCandidate]]) -> int:
     """The position of the best method, on the repair set only, as `auto` chooses it; each has a candidate for every label."""
     repair_sets = [own.valid for own in tried[0].values() if own.valid is not None]
     parts = repair_sets if len(repair_sets) == len(tried[0]) else None

@@ -251,7 +251,7 @@ def find(
         judgements.append(judge(*decided[0], *own, tried.candidate.goal, source="held-out", **limits))
     methods = []
     for tried, (_, own_decisions), judgement, audit in zip(entries, decided, judgements, audits, strict=True):
-        gap, performance = largest_gap(audit, goal.measure, main), audit[goal.performance]
+        gap, performance = largest_estimate(audit, goal.measure, main), audit[goal.performance]
         attribute = with_sufficient_data(test.attribute, audit, goal.measure)
         methods.append(
             MethodRow(
@@ -308,7 +308,7 @@ def find(
     )
 
 
-def largest_gap(audit: LabelAudit, measure: str, attribute: str) -> Estimate:
+def largest_estimate(audit: LabelAudit, measure: str, attribute: str) -> Estimate:
     """The gap of one attribute with the largest absolute value, among the groups with sufficient data."""
     rows = audit.gaps[(audit.gaps["measure"] == measure) & (audit.gaps["attribute"] == attribute)]
     known = rows[rows["value"].notna()]

@@ -375,7 +375,7 @@ class Scores(Grouped):
         logits themselves: the scores of logits above 37 are all 1.
         """
         check_frame("Scores.from_frame", frame)
-        scores = scores_by_label(frame, Columns(**columns), name)
+        scores = scores_from_columns(frame, Columns(**columns), name)
         if len(scores) > 1:
             raise BadInput(f"Scores are those of one label; got {', '.join(scores)}. Read one set of scores per label.")
         return next(iter(scores.values()))
@@ -464,10 +464,10 @@ class Scores(Grouped):
 def read_scores(path: str | Path, columns: Columns) -> dict[str, Scores]:
     """The scores of each label in a data file, one column per label; with several labels, the rows in which each is known."""
     frame = read_table(path, text=columns.text, words=columns.words, limit=columns.max_table_bytes)
-    return scores_by_label(frame, columns, Path(path).name)
+    return scores_from_columns(frame, columns, Path(path).name)
 
 
-def scores_by_label(frame: pd.DataFrame, columns: Columns, name: str = "scores") -> dict[str, Scores]:
+def scores_from_columns(frame: pd.DataFrame, columns: Columns, name: str = "scores") -> dict[str, Scores]:
     """The scores of each label in a frame, one column per label; with several labels, the rows in which each is known.
 
     Groups, bins, references and conflicts are those of all rows, and so are the numbers of rows without ids. Raises `BadInput` with

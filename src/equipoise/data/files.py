@@ -29,7 +29,7 @@ def max_table_bytes() -> int:
     return int(text)
 
 
-def too_large(path: Path, size: int | None, limit: int) -> BadInput:
+def file_too_large(path: Path, size: int | None, limit: int) -> BadInput:
     """The error for a table above the limit; `size` is None if it is not known exactly."""
     needed = f"more than {limit:,}" if size is None else f"{size:,}"
     return BadInput(
@@ -52,18 +52,18 @@ def read_bytes(path: Path, limit: int | None = None) -> bytes:
     with path.open("rb") as file:
         if file.read(2) != b"\x1f\x8b":
             if size > max_bytes:
-                raise too_large(path, size, max_bytes)
+                raise file_too_large(path, size, max_bytes)
             file.seek(0)
             return file.read()
         file.seek(-4, os.SEEK_END)
         stated = int.from_bytes(file.read(4), "little")  # the unzipped size according to the file: avoids unzipping a large one
         if max_bytes < stated < 1032 * size:  # gzip compresses by at most 1032 to 1; a larger size is a damaged number
-            raise too_large(path, None, max_bytes)
+            raise file_too_large(path, None, max_bytes)
         file.seek(0)
         with gzip.GzipFile(fileobj=file) as unzipped:
             content = unzipped.read(max_bytes + 1)
     if len(content) > max_bytes:
-        raise too_large(path, None, max_bytes)
+        raise file_too_large(path, None, max_bytes)
     return content
 
 

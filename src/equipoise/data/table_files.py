@@ -26,7 +26,7 @@ import pandas as pd
 
 from equipoise.data.attribute import level_name, precision_problem, to_numbers
 from equipoise.data.columns import repeated
-from equipoise.data.files import LIMIT_VARIABLE, MAX_TABLE_BYTES, max_table_bytes, no_such_file, read_bytes, too_large
+from equipoise.data.files import LIMIT_VARIABLE, MAX_TABLE_BYTES, file_too_large, max_table_bytes, no_such_file, read_bytes
 from equipoise.errors import BadInput, first_line
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def read_parquet(path: Path, text: Collection[str], limit: int) -> pd.DataFrame:
 
     metadata, schema = parquet_header(path)
     if (size := parquet_bytes(metadata, schema)) > limit:
-        raise too_large(path, size, limit)
+        raise file_too_large(path, size, limit)
     _check_unique(schema.names, path)
     names = flat_columns(schema, text, path)
     groups = range(metadata.num_row_groups)
@@ -145,7 +145,7 @@ def _checked(items: Iterable[Item], path: Path, limit: int) -> Iterator[Item]:
     for item in items:
         yield item
         if pa.total_allocated_bytes() - before > 2 * limit + PAGE_BYTES:
-            raise too_large(path, None, limit)
+            raise file_too_large(path, None, limit)
 
 
 def arrow_values(values: Any) -> "pd.Series[Any]":

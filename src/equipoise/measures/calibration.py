@@ -98,7 +98,7 @@ def brier(rows: Scored, level: float, least: int) -> Limits:
     return _limits(value, low, high, patients, np.where(patients < least, TOO_FEW, ENOUGH))
 
 
-def recalibrated(rows: Scored, level: float, least: int) -> tuple[Limits, Limits, Limits]:
+def recalibration_limits(rows: Scored, level: float, least: int) -> tuple[Limits, Limits, Limits]:
     """The calibration intercept, the calibration slope and calibration in the large of each group."""
     clusters, label, w = rows.clusters, rows.y, rows.weight
     with np.errstate(divide="ignore"):

@@ -37,7 +37,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from equipoise.data import Attribute, Scores, generator, splitmix64
-from equipoise.measures.calibration import ENOUGH, SHARE_BINS, TOO_FEW, Scored, brier, expit, logit, recalibrated
+from equipoise.measures.calibration import ENOUGH, SHARE_BINS, TOO_FEW, Scored, brier, expit, logit, recalibration_limits
 from equipoise.measures.cells import FloatArray, IntArray, grouped, kish, ratio, sums_at
 from equipoise.measures.gaps import OVERALL_SCORE_MEASURES, AuditSpec, Ratio
 from equipoise.measures.intervals import Limits, auroc_design_effect, auroc_interval, combined, fewer_clusters, quantile, wilson
@@ -384,7 +384,7 @@ def estimate_scores(scores: Scores, attribute: Attribute, units: IntArray, spec:
     """
     level, least = spec.level, spec.min_patients
     rows = Scored.of(scores.score, scores.y, attribute.codes, len(attribute.levels), units, scores.weight, scores.logit)
-    limits = dict(zip(OVERALL_SCORE_MEASURES, (brier(rows, level, least), *recalibrated(rows, level, least)), strict=True))
+    limits = dict(zip(OVERALL_SCORE_MEASURES, (brier(rows, level, least), *recalibration_limits(rows, level, least)), strict=True))
     if losses is None:
         return rows, limits
     patients, total = losses.units[:, 0], losses.total[:, 0]

@@ -153,7 +153,7 @@ class BiasScoreRule(FittedRule):
         return ()
 
 
-def cost(speed: Speed, settings: BiasScoreSettings) -> Work:
+def bias_score_cost(speed: Speed, settings: BiasScoreSettings) -> Work:
     """The work: fitting the probes; the network's scores and features; an evaluation and a linear program per bound."""
     measure = speed.goal.measure
     probes = 1 + (2 if is_quotient(measure) else len(terms(measure)))  # one of the label, and one of the groups per rate
@@ -197,7 +197,7 @@ def read_by(network: ReadOnce | None, settings: BiasScoreSettings) -> Reading:
     takes_train=True,
     counts="steps",
     labels=ONE_BY_ONE,
-    cost=cost,
+    cost=bias_score_cost,
     effort=1.0,
     in_auto=1,
     in_auto_scores=2,

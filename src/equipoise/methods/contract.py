@@ -266,7 +266,7 @@ def cross_fitting_parts(method: Method, rows: int) -> int:
     return FOLDS if method.kind == Kind.RULE or (method.kind == Kind.PROBES and rows <= PROBED_ROWS) else 2
 
 
-def adaptive(settings: Any) -> bool:
+def is_adaptive(settings: Any) -> bool:
     """Whether a method with these settings controls its own steps, so that its work is proportional to the rows."""
     return getattr(settings, "schedule", "") == "adaptive"
 
@@ -384,7 +384,7 @@ class Speed:
             parts = cross_fitting_parts(method, len(self.repair))
             # All fits use the scores of the original network, or one pass of it over all rows; runs of steps are two halves, all rows, and
             # all rows again up to the chosen step.
-            runs = 3 if adaptive(settings) else 4
+            runs = 3 if is_adaptive(settings) else 4
             steps, probes = method.kind == Kind.STEPS, method.kind == Kind.PROBES
             what = f"{f'up to {runs} runs' if steps else f'{parts + 1} fits'}, for {selection} selection, of: {work.what}"
             seconds = work.seconds * (runs if steps else parts if probes else 1)

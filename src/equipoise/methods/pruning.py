@@ -76,7 +76,7 @@ class PruningSettings:
         return max(1, -(-total // self.steps)) if self.steps is not None else max(1, total // 350)
 
 
-def cost(speed: Speed, settings: PruningSettings) -> Work:
+def pruning_cost(speed: Speed, settings: PruningSettings) -> Work:
     """The work: one pass with gradients per step."""
     import torch
 
@@ -101,7 +101,7 @@ def cost(speed: Speed, settings: PruningSettings) -> Work:
     needs_gap=True,
     needs_layers=True,
     labels=ALL_AT_ONCE,
-    cost=cost,
+    cost=pruning_cost,
     effort=3.0,
 )
 def pruning(model: Repairable, data: Data, goal: Goal, settings: PruningSettings, rng: Rng) -> Steps:

@@ -32,7 +32,7 @@ from equipoise.methods.choosing import (
     selected_for_all,
     too_low,
 )
-from equipoise.methods.contract import PART_TOO_SMALL, Kind, MethodRun, Rng, Step, Steps, adaptive
+from equipoise.methods.contract import PART_TOO_SMALL, Kind, MethodRun, Rng, Step, Steps, is_adaptive
 from equipoise.methods.evaluation import HALF, NOISE, Data, Evaluation, LabelResult, decided_at, trace_of
 from equipoise.methods.goal import Note, Why
 from equipoise.methods.rules import SHARES
@@ -267,7 +267,7 @@ def run_cross_fitted_steps(run: MethodRun) -> Candidate:
     from equipoise.models import label_views, predict, whole_network
 
     goals = {name: goal.derived(selection=run.selection) for name, goal in run.in_sample.items()}
-    model, whole, numbered = cast("nn.Module", run.model), cast(Cohort, run.rows).encoded(), adaptive(run.settings)
+    model, whole, numbered = cast("nn.Module", run.model), cast(Cohort, run.rows).encoded(), is_adaptive(run.settings)
     halves, on_halves = _halves(whole, run.seed, repeat=not numbered), run.within(HALVES)
     try:
         runs = [run_steps(on_halves.within(1 / (len(halves) - k)), half) for k, half in enumerate(halves)]

@@ -43,7 +43,7 @@ from equipoise.report.document import (
 from equipoise.report.panels import CALIBRATION_BINS, DIAGONAL, Mark, Panel, decision_panels, dot, path_through, percents, x_at, y_at
 from equipoise.report.text import amount, date_words, how_many, plain, rows_counted, sentence, short
 from equipoise.report.wording import audits as wording
-from equipoise.report.wording.names import HEADLINE, RATES, SHOWN_RATES, distinct, gap_words, rate_title
+from equipoise.report.wording.names import HEADLINE, RATE_WORDS, SHOWN_RATES, distinct, gap_words, rate_title
 
 AUDIT_SECTIONS = {  # the heading of each section and, of folded ones, a hint
     "verdict": ("The answer", ""),
@@ -222,7 +222,7 @@ def _label_page(s: LabelSections, origin: Origin | None, paper: bool) -> Documen
 
 def _page_values(s: LabelSections, origin: Origin | None) -> dict[str, Any]:
     """Values in the fixed text of the pages."""
-    audit, gap = s.audit, wording.largest_gap(s.audit)
+    audit, gap = s.audit, wording.largest_gap_row(s.audit)
     return {
         "audit": audit,
         "origin": origin,
@@ -377,5 +377,5 @@ def subgroup_data(s: LabelSections) -> dict[str, Any]:
                 "values": [[*(None if math.isnan(v) else round(v, 5) for v in (e.value, e.low, e.high)), int(e.few)] for e in estimates],
             }
         )
-    measures = [{"name": sentence(rate_title(r, audit.settings)), "means": RATES[r].means, "kind": RATES[r].kind} for r in rates]
+    measures = [{"name": sentence(rate_title(r, audit.settings)), "means": RATE_WORDS[r].means, "kind": RATE_WORDS[r].kind} for r in rates]
     return {"measures": measures, "groups": rows}

@@ -24,8 +24,8 @@ from equipoise.report.document import Block, Called, Cell, Column, Items, Part, 
 from equipoise.report.text import amount, p_value_words, percent, plural, rows_counted, sentence, short, span
 from equipoise.report.wording import audits as wording
 from equipoise.report.wording.names import (
-    PERFORMANCE,
-    RATES,
+    PERFORMANCE_WORDS,
+    RATE_WORDS,
     GroupNames,
     attributes_of,
     distinct,
@@ -53,10 +53,10 @@ def rate_table(
     """The rates of groups, each on its axis; a row is the name of a group and its estimates, one under each head."""
     blocks = []
     for rate, rows in rates.items():
-        kind = RATES[rate].kind
+        kind = RATE_WORDS[rate].kind
         valued = [(first, *(Cell(value=cell.value, kind=kind) for cell in values)) for first, *values in rows]
         scale = Scale.of([cell.value for row in valued for cell in row[1:] if cell.value], kind)
-        blocks.append(Block(valued, rate_title(rate, settings), RATES[rate].means, scale))
+        blocks.append(Block(valued, rate_title(rate, settings), RATE_WORDS[rate].means, scale))
     return Table(caption, [Column("Group"), *(Column(head, head.lower()) for head in heads)], blocks, by="rate", **more)
 
 
@@ -102,8 +102,8 @@ def between(gap: Any, called: Called) -> tuple[str, ...]:
 
 def performance_rows(audit: LabelAudit) -> list[tuple[str, Estimate, str]]:
     """The performance over all patients: its name, its value and the kind of its numbers."""
-    names = [name for name in PERFORMANCE if name in audit.estimates]
-    return [(sentence(PERFORMANCE[name]), audit[name], "area" if name in AREAS else "share") for name in names]
+    names = [name for name in PERFORMANCE_WORDS if name in audit.estimates]
+    return [(sentence(PERFORMANCE_WORDS[name]), audit[name], "area" if name in AREAS else "share") for name in names]
 
 
 class LabelSections:
@@ -210,7 +210,8 @@ class LabelSections:
         audit = self.audit
         rows: list[tuple[Cell | Words, Cell]] = [(name, Cell(value=value, kind=kind)) for name, value, kind in performance_rows(audit)]
         for rate in (name for name in OVERALL_SCORE_MEASURES if name in audit.estimates):
-            rows.append((Cell(sentence(RATES[rate].name), means=RATES[rate].means), Cell(value=audit[rate], kind=RATES[rate].kind)))
+            words = RATE_WORDS[rate]
+            rows.append((Cell(sentence(words.name), means=words.means), Cell(value=audit[rate], kind=words.kind)))
         return [table(f"Performance over all patients, with {self.level} intervals", ["Measure", "Value"], rows)] if rows else []
 
     def cohort(self, attribute: str) -> Table:
@@ -270,7 +271,7 @@ class LabelSections:
         values = []
         for measure, kind in SCREEN_VALUES.items():
             if measure in audit.estimates and not math.isnan(audit[measure].value):
-                words = PERFORMANCE.get(measure, "intercept" if "intercept" in measure else "calibration slope")
+                words = PERFORMANCE_WORDS.get(measure, "intercept" if "intercept" in measure else "calibration slope")
                 values.append(f"{words} {amount(audit[measure].value, kind)} ({span(audit[measure].low, audit[measure].high, kind)})")
         more = [(len(audit.groups) - len(groups), "groups"), (len(audit.gaps) - len(gaps), "gaps")]
         rest = ", ".join([*(f"{count} more {name}" for count, name in more if count), "all rates"])
@@ -312,7 +313,7 @@ def labels_table(audit: Audit, links: Mapping[str, str], names: GroupNames, most
     rows = []
     for label, own in list(audit.labels.items())[:most]:
         style, text = wording.answer(own, names, brief=True)
-        estimate, gap = own.estimates.get("balanced_accuracy", UNKNOWN_ESTIMATE), wording.largest_gap(own)
+        estimate, gap = own.estimates.get("balanced_accuracy", UNKNOWN_ESTIMATE), wording.largest_gap_row(own)
         largest: list[Cell | Words] = ["", ""]
         if gap is not None:
             found = Estimate.of_gap(gap)

@@ -13,7 +13,7 @@ from equipoise.report.audits import WIDE, between
 from equipoise.report.document import Called, Cell, Column, Fixed, Part, Section, Span, Table, Text, Words, table
 from equipoise.report.panels import Mark, Panel, Tick, dot, level_line, path_through, x_at, y_at
 from equipoise.report.text import amount, count, how_many, number, p_value_words, percent, plural, sentence, short, short_name, span
-from equipoise.report.wording.names import PERFORMANCE, RATES, GroupNames, distinct, gap_words, group_words
+from equipoise.report.wording.names import PERFORMANCE_WORDS, RATE_WORDS, GroupNames, distinct, gap_words, group_words
 
 GAP_KEYS = ["label", "measure", "attribute", "group"]  # of one gap over time
 SCREEN_CHANGES = 12  # on one screen
@@ -93,7 +93,7 @@ def change_table(contrast: ScoreComparison, rows: pd.DataFrame, called: Called) 
         compared = (" (", Span(row.compared), ")") if len(contrast.others) > 1 else ()
         lines.append(
             (
-                _labelled(row, contrast.gaps, gap_words(str(row.measure)) if of_gaps else RATES[str(row.rate)].name),
+                _labelled(row, contrast.gaps, gap_words(str(row.measure)) if of_gaps else RATE_WORDS[str(row.rate)].name),
                 (*(between(row, called) if of_gaps else (Span(called(row.group)),)), *compared),
                 *("" if np.isnan(side) else amount(side, kind) for side in (row.first, row.second)),
                 Cell(value=change, kind="points", style="shown" if change.clear else ""),
@@ -118,7 +118,7 @@ def change_performance(contrast: ScoreComparison) -> Table:
     rows = []
     for row in contrast.performance.itertuples():
         compared = (" (", Span(row.compared), ")") if len(contrast.others) > 1 else ()
-        measure = _labelled(row, contrast.gaps, PERFORMANCE[str(row.measure)])
+        measure = _labelled(row, contrast.gaps, PERFORMANCE_WORDS[str(row.measure)])
         sides = [amount(side, "area") for side in (row.first, row.second)]
         rows.append((doc.joined([measure, compared], ""), *sides, Cell(value=Estimate(row.value, row.low, row.high), kind="points")))
     caption = f"Performance over all patients, with {percent(contrast.level)} intervals of the change"

@@ -13,7 +13,7 @@ from equipoise.data import Scores, atomic_path
 from equipoise.errors import BadInput
 from equipoise.measures import ALL_ROWS, LabelAudit, group_estimate, shared_thresholds, shown_scores, sweep
 from equipoise.report.text import percent, short_name
-from equipoise.report.wording.names import RATES
+from equipoise.report.wording.names import RATE_WORDS
 
 FIGURE_RATES = ("selection_rate", "tpr", "tnr", "ppv", "npv", "auroc")
 CALIBRATION_TARGETS = {"calibration_intercept": 0.0, "calibration_slope": 1.0, "calibration_error": None}
@@ -53,7 +53,7 @@ def rates_figure(audit: LabelAudit) -> Any:
     for name, (_, row) in zip(order, audit.groups.iterrows(), strict=True):
         for rate in FIGURE_RATES:
             rows.append(
-                {"group": name, "rate": RATES[rate].name, "value": row[rate], "low": row[f"{rate}_low"], "high": row[f"{rate}_high"]}
+                {"group": name, "rate": RATE_WORDS[rate].name, "value": row[rate], "low": row[f"{rate}_low"], "high": row[f"{rate}_high"]}
             )
     frame = pd.DataFrame(rows)
     base = alt.Chart(frame).encode(
@@ -67,7 +67,7 @@ def rates_figure(audit: LabelAudit) -> Any:
     whiskers = base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q", title=None, scale=scale), x2="high:Q")
     dots = base.mark_point(filled=True, size=70).encode(x=alt.X("value:Q", scale=scale), tooltip=["group:N", "rate:N", *values])
     header = alt.Header(labelAngle=0, labelAlign="left", labelAnchor="middle")
-    facets = alt.Row("rate:N", sort=[RATES[rate].name for rate in FIGURE_RATES], title=None, header=header)
+    facets = alt.Row("rate:N", sort=[RATE_WORDS[rate].name for rate in FIGURE_RATES], title=None, header=header)
     made = (whiskers + dots).properties(width=420, height=20 * len(order) + 10).facet(row=facets)
     return made.properties(title=_title(audit, "rates by group")).resolve_scale(x="shared")
 
@@ -82,7 +82,8 @@ def calibration_figure(audit: LabelAudit) -> Any:
         estimates = [group_estimate(row, measure) for _, row in audit.groups.iterrows()]
         frame = pd.DataFrame([(name, e.value, e.low, e.high) for name, e in zip(names, estimates, strict=True)])
         frame.columns = pd.Index(["name", "value", "low", "high"])
-        title, whisker = (RATES[measure].name, BLUE) if target is not None else (f"{RATES[measure].name} and range if calibrated", "#999")
+        name = RATE_WORDS[measure].name
+        title, whisker = (name, BLUE) if target is not None else (f"{name} and range if calibrated", "#999")
         layers = _forest(frame, title, line=target, whisker=whisker, x=alt.X("value:Q", scale=alt.Scale(zero=False)))
         panels.append(layers.properties(width=230, height=20 * len(names) + 10))
     return alt.hconcat(*panels, title=_title(audit, "calibration by group"))

@@ -43,8 +43,8 @@ from equipoise.report.wording import audits as wording
 from equipoise.report.wording import repairs as words
 from equipoise.report.wording.names import (
     HEADLINE,
-    PERFORMANCE,
-    RATES,
+    PERFORMANCE_WORDS,
+    RATE_WORDS,
     SHOWN_RATES,
     distinct,
     gap_words,
@@ -87,21 +87,21 @@ def repair_document(case: Comparison, names: Mapping[str, str] | None = None, *,
     rows, patients, attribute = findings.after.rows, findings.after.patients, case.original.test.attribute
     patients_known = case.original.test.patients is not None and (valid is None or valid.patients is not None)
     unit, digits = words.error_unit(case), _digits(case)
-    pictures, maps = changed_pictures(case) if thumbnails and case.thumbnails else [], unit_maps(case)
-    data = explorer_data(case, PERFORMANCE[goal.performance])
+    pictures, maps = changed_pictures(case) if thumbnails and case.thumbnails else [], unit_map_rows(case)
+    data = explorer_data(case, PERFORMANCE_WORDS[goal.performance])
     trajectories = [trajectory_panel(tried, goal) for tried in case.candidates if len(tried.candidate.trace) > SHORT_TRACE]
     one_step = [tried.name for tried in case.candidates if len(tried.candidate.trace) <= SHORT_TRACE]
     single = [Text((Span(name), " finds its rule in one step, so there is nothing to draw."), "notes") for name in one_step]
     made: dict[str, list[Part] | None] = {
         "verdict": [doc.outcome(case.outcome, words.repair_answer(case, called)), Fixed("outcome_text")],
         "affected": [
-            *_folded(_balances(case, called.full, digits, unit)),
+            *_folded_parts(_balances(case, called.full, digits, unit)),
             Fixed("levelling"),
             Folded("Numbers of decisions", affected_tables(case, called.full)),
         ],
         "gaps": gap_parts(case, called.full),
         "groups": group_parts(case, called.full),
-        "cohort": [*_folded(_cohort_tables(case, called.full, patients_known)), Fixed("cohort_notes")],
+        "cohort": [*_folded_parts(_cohort_tables(case, called.full, patients_known)), Fixed("cohort_notes")],
         "signoff": [],
         "limits": [],
         "explorer": [
@@ -149,7 +149,7 @@ def repair_document(case: Comparison, names: Mapping[str, str] | None = None, *,
         "decisions": REPAIR_DECISIONS,
         "when": date_words(case.provenance.when),
         "method_name": words.method_words(case.result),
-        "performance": PERFORMANCE[goal.performance],
+        "performance": PERFORMANCE_WORDS[goal.performance],
         "gap_name": gap_words(goal.measure),
         "goal_words": words.goal_words(goal),
         "why_words": why_words,
@@ -160,7 +160,7 @@ def repair_document(case: Comparison, names: Mapping[str, str] | None = None, *,
         "baseline_words": wording.baseline_words(case.baseline, findings.settings.level),
         "balance_words": words.balance_words(findings.balances[findings.main], unit, digits, called),
         "share_words": share_words(goal.measure),
-        "rate_words": "" if findings.rate is None else RATES[findings.rate].name,
+        "rate_words": "" if findings.rate is None else RATE_WORDS[findings.rate].name,
         "almost": NEGLIGIBLE_CHANGE,
         "contribution_words": words.contribution_words,
         "size_words": how_many(rows, patients, "test"),
@@ -210,7 +210,7 @@ def _main_first(by_attribute: Mapping[str, Value]) -> dict[str, Value]:
     return {main: by_attribute[main], **by_attribute}
 
 
-def _folded(tables: Mapping[str, Part]) -> list[Part]:
+def _folded_parts(tables: Mapping[str, Part]) -> list[Part]:
     """The tables of all attributes, of which all but the first are folded."""
     return [part if k == 0 else Folded(("By ", Span(name)), [part]) for k, (name, part) in enumerate(tables.items())]
 
@@ -354,7 +354,7 @@ def methods_table(case: Comparison) -> Table:
         changed, needs = count(row.changed, row.expected), f"{'yes' if row.needs_group else 'no'}{', randomised' if row.expected else ''}"
         p_values = (p_value_words(row.gap.p_value), p_value_words(row.gap.p_adjusted))
         rows.append((name, *values, changed, needs, "" if row.judgement is None else str(row.judgement.outcome), *p_values))
-    performance, measure = PERFORMANCE[case.goal.performance], gap_words(case.goal.measure)
+    performance, measure = PERFORMANCE_WORDS[case.goal.performance], gap_words(case.goal.measure)
     heads = [Column("Method"), Column(f"Difference in {measure}", "difference"), Column(sentence(performance), performance)]
     further = ("Upper bound", "Decisions changed", "Needs the group", "Outcome", "p", "adjusted p")
     heads += [Column(head, head.lower().replace("decisions ", "")) for head in further]
@@ -366,7 +366,7 @@ def methods_screen(case: Comparison, *, verbose: bool = False) -> list[Part]:
     after, methods, attribute, made = case.found.after, case.found.methods, case.result.test.attribute, methods_table(case)
     group = Span(attribute.others[0]) if len(attribute.others) == 1 else f"the largest of {len(attribute.others)} groups"
     size = f"{how_many(after.rows, after.patients, 'held-out')}: "
-    units = f" in points, {PERFORMANCE[case.goal.performance]} in percent, {percent(case.settings.level)} intervals"
+    units = f" in points, {PERFORMANCE_WORDS[case.goal.performance]} in percent, {percent(case.settings.level)} intervals"
     caption = (size, group, " minus ", Span(attribute.reference), units)
     heads = [Column("Method"), Column("Difference"), made.columns[2], Column("Outcome")]
     heads.append(Column("Needs the group", style="text narrow"))
@@ -443,7 +443,7 @@ def changed_pictures(case: Comparison) -> list[dict[str, Any]]:
     return pictures
 
 
-def unit_maps(case: Comparison) -> list[dict[str, Any]]:
+def unit_map_rows(case: Comparison) -> list[dict[str, Any]]:
     """Images of the units that pruning switched off: light where all channels are on, dark where none is."""
     off, on = np.array([120.0, 45.0, 8.0]), np.array([246.0, 243.0, 238.0])
     maps = []
@@ -478,7 +478,7 @@ def overview_document(
         rows.append((Cell((Span(label),), href=links.get(label, "")), *gaps, *performance, answer))
     largest = ", the largest" if len(first.original.test.attribute.levels) > 2 else ""
     reference, level = Span(called.full(first.original.test.attribute.reference)), percent(first.found.settings.level)
-    performance_name = PERFORMANCE[first.goal.performance]
+    performance_name = PERFORMANCE_WORDS[first.goal.performance]
     measured = f"{largest}) and {performance_name}, with {level} intervals"
     caption = (f"Difference in {gap_words(first.goal.measure)} (points, group minus ", reference, measured)
     heads = [sentence(one), "Difference before", "after", f"{sentence(performance_name)} before", "after"]
@@ -554,6 +554,6 @@ def candidate_screen(candidate: Candidate) -> list[Part]:
         goals[(*prefix, words.goal_words(each.goal))] = each
     goal = next(iter(goals.values())).goal
     why = [Text(sentence(why_words(candidate.only.why)))] if len(goals) == 1 else []
-    heads = ["step", f"{gap_words(goal.measure)}, points", f"{PERFORMANCE[goal.performance]}, %"]
+    heads = ["step", f"{gap_words(goal.measure)}, points", f"{PERFORMANCE_WORDS[goal.performance]}, %"]
     made = table("On the repair set, to which it was fitted", heads, rows)
     return [Text(answer, "lead"), *why, Text(("Goal: ", *doc.joined(list(goals)), ".")), made]

@@ -24,7 +24,7 @@ from .sets.phantom import MEAN as MEAN
 from .sets.phantom import STD as STD
 from .sets.phantom import phantom as phantom
 from .summary import combined_p as combined_p
-from .summary import compare as compare
+from .summary import compare_methods as compare_methods
 from .summary import corrected_t_test as corrected_t_test
 from .summary import published as published
 from .summary import ratio_to_training_rows as ratio_to_training_rows

@@ -131,7 +131,7 @@ def study_table(plan: Plan, rows: pd.DataFrame, part: str = "test") -> pd.DataFr
     return frame
 
 
-def compare(
+def compare_methods(
     rows: pd.DataFrame, baseline: str = ORIGINAL, level: float = 0.95, part: str = "test", redrawn: Sequence[str] = ()
 ) -> pd.DataFrame:
     """One line per (data, measure, method, quantity): the mean difference from the baseline over common splits, its interval and p-value.
@@ -191,7 +191,7 @@ def study_document(folder: StudyFolder, baseline: str = ORIGINAL, part: str = "t
     rows = read_rows(folder)
     frames = {"table": study_table(folder.plan, rows, part), "timings": read_timings(folder)}
     if baseline in set(rows["method"]):
-        frames["comparison"] = compare(rows, baseline, part=part, redrawn=[data.name for data in folder.plan.data if data.redraw])
+        frames["comparison"] = compare_methods(rows, baseline, part=part, redrawn=[data.name for data in folder.plan.data if data.redraw])
     if folder.plan.protocol == "folds":
         frames["pooled"] = read_pooled(folder)
     return {

@@ -25,7 +25,7 @@ from equipoise.methods import METHODS
 from equipoise.report import PANELS_PER_LINE, interval, p_value_words, plural, printable, save_figures
 from equipoise.studies.plan import Plan
 from equipoise.studies.results import ROW_KEYS, SET_SIZES
-from equipoise.studies.summary import DIGITS, ORIGINAL, compare, published, published_sizes, study_table
+from equipoise.studies.summary import DIGITS, ORIGINAL, compare_methods, published, published_sizes, study_table
 
 WIDTH = 140  # of tables in a file, in characters
 FAR_FEWER = 0.25  # of the paper's rows: with fewer, a warning is shown
@@ -58,7 +58,7 @@ def save_csv(plan: Plan, rows: pd.DataFrame, folder: str | Path, part: str = "te
     frames = {"rows": rows, "table": study_table(plan, rows, part)}
     baseline = next((arm.name for arm in plan.methods if arm.method == ORIGINAL), None)
     if baseline in set(rows["method"]):
-        frames["comparison"] = compare(rows, str(baseline), part=part, redrawn=[data.name for data in plan.data if data.redraw])
+        frames["comparison"] = compare_methods(rows, str(baseline), part=part, redrawn=[data.name for data in plan.data if data.redraw])
     return [write_text(Path(folder) / f"{name}.csv", frame.to_csv(index=False)) for name, frame in frames.items()]
 
 

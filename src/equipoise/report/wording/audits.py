@@ -13,7 +13,7 @@ import pandas as pd
 from equipoise.data import CONFLICTS, GroupConflicts
 from equipoise.measures import FEW_PATIENTS, Audit, Estimate, LabelAudit
 from equipoise.report.text import amount, percent, plural, printable, sentence, short_name, thousand
-from equipoise.report.wording.names import PERFORMANCE, RATES, GroupNames, distinct, gap_words, performance_words
+from equipoise.report.wording.names import PERFORMANCE_WORDS, RATE_WORDS, GroupNames, distinct, gap_words, performance_words
 
 if TYPE_CHECKING:
     from equipoise.data import ReadCohort, ReturningPatients
@@ -50,7 +50,7 @@ SHRINKAGE = (
 )
 
 
-def largest_gap(audit: LabelAudit) -> dict[str, Any] | None:
+def largest_gap_row(audit: LabelAudit) -> dict[str, Any] | None:
     """The largest gap, preferably one that is clear after adjustment, and among these one of a single attribute; None if none is known."""
     shown = distinct(audit.gaps["measure"].unique())
     rows: Any = audit.gaps.to_dict("records")
@@ -61,8 +61,8 @@ def largest_gap(audit: LabelAudit) -> dict[str, Any] | None:
 
 
 def largest_words(audit: LabelAudit) -> str:
-    """Among which gaps `largest_gap` is the largest: 'largest clear difference among single attributes'."""
-    gap = largest_gap(audit)
+    """Among which gaps `largest_gap_row` is the largest: 'largest clear difference among single attributes'."""
+    gap = largest_gap_row(audit)
     if gap is None:
         return "largest difference"
     single = "" if not audit.intersections else " among single attributes"
@@ -75,7 +75,7 @@ def conclusion(audit: LabelAudit, names: Mapping[str, str] | None = None) -> str
 
     The interval is the simultaneous one, because the gap was selected for its size.
     """
-    gap, called = largest_gap(audit), GroupNames(names or {})
+    gap, called = largest_gap_row(audit), GroupNames(names or {})
     if gap is None:
         return "No difference could be estimated: insufficient data."
     if not gap["clear"]:
@@ -182,7 +182,7 @@ def answer(audit: LabelAudit, names: Mapping[str, str] | None = None, *, brief: 
         rest = f"; and {more} more such difference{'s' if more > 1 else ''}" if more else ""
         unit = counted_unit(audit.rows, audit.patients)
         return "harm", f"Worse off: {'; '.join([harm_words(harm, names, unit) for harm in named])}{rest}."
-    largest = largest_gap(audit)
+    largest = largest_gap_row(audit)
     if largest is None:
         return "unclear", "Insufficient data: no difference between groups could be estimated from these patients."
     if largest["clear"]:
@@ -225,7 +225,7 @@ def _decided_alike(audit: LabelAudit) -> tuple[str, str] | None:
         rows = known[of].sum()
         if rows and (value := float((known[rate] * known[of]).sum() / rows)) <= LITTLE_FLAGGED:
             almost = "almost " if value > 0 else ""
-            return kind, f"{almost}{kind} is flagged at this threshold ({RATES[rate].name} {amount(value)})"
+            return kind, f"{almost}{kind} is flagged at this threshold ({RATE_WORDS[rate].name} {amount(value)})"
     return None
 
 
@@ -281,7 +281,8 @@ def sampled_words(audit: LabelAudit) -> list[str]:
     measures_by_note: dict[str, list[str]] = {}
     for name, estimate in audit.estimates.items():
         if estimate.note and not estimate.group and not math.isnan(estimate.value):
-            measures_by_note.setdefault(estimate.note, []).append(PERFORMANCE[name] if name in PERFORMANCE else RATES[name].name)
+            words = PERFORMANCE_WORDS[name] if name in PERFORMANCE_WORDS else RATE_WORDS[name].name
+            measures_by_note.setdefault(estimate.note, []).append(words)
     return lines + [f"{sentence(' and '.join(names))} of all patients: {note}." for note, names in measures_by_note.items()]
 
 

@@ -26,7 +26,7 @@ class Rate(NamedTuple):
     kind: str = "share"
 
 
-RATES = {
+RATE_WORDS = {
     "selection_rate": Rate("share flagged", "of all patients, the share that is decided positive"),
     "tpr": Rate("sensitivity", "of those who have the finding, the share that is detected"),
     "fpr": Rate("false positive rate", "of those who do not have it, the share that is flagged"),
@@ -66,7 +66,7 @@ SHOWN_RATES = (  # of groups on the pages
     *(*HEADLINE, "auroc", "sensitivity_at_specificity", "specificity_at_sensitivity"),
     *("brier", "calibration_in_the_large", "calibration_intercept", "calibration_slope", "calibration_error"),
 )
-PERFORMANCE = {
+PERFORMANCE_WORDS = {
     "balanced_accuracy": "balanced accuracy",
     "accuracy": "accuracy",
     "f1": "F1",
@@ -142,7 +142,7 @@ def mirrors(measures: Iterable[str]) -> dict[str, list[str]]:
 def rate_title(rate: str, settings: AuditSpec) -> str:
     """The name of a rate of a group, with the value of a fixed operating point: 'sensitivity at 90% specificity'."""
     fixed = {"sensitivity_at_specificity": settings.specificity, "specificity_at_sensitivity": settings.sensitivity}
-    return RATES[rate].name.replace("fixed", percent(fixed[rate])) if rate in fixed else RATES[rate].name
+    return RATE_WORDS[rate].name.replace("fixed", percent(fixed[rate])) if rate in fixed else RATE_WORDS[rate].name
 
 
 def lacking_words(lacking: Mapping[str, str], settings: AuditSpec, unit: str) -> str:
@@ -153,7 +153,7 @@ def lacking_words(lacking: Mapping[str, str], settings: AuditSpec, unit: str) ->
     'insufficient data (fewer than 5 patients): sensitivity; insufficient data: calibration slope (all scores are equal)'
     """
     reasons = set(lacking.values())
-    named = {RATES[measure].name if measure in RATES else measure: reason for measure, reason in lacking.items()}
+    named = {RATE_WORDS[measure].name if measure in RATE_WORDS else measure: reason for measure, reason in lacking.items()}
     if len(reasons) == 1 and lacking.keys() >= {*GROUP_MEASURES, *SCORE_MEASURES}:
         named = {"everything": reasons.pop()}
     return lacking_note(named, settings.min_patients, unit)
@@ -161,12 +161,12 @@ def lacking_words(lacking: Mapping[str, str], settings: AuditSpec, unit: str) ->
 
 def rate_words(rate: str) -> str:
     """The name of a rate of a group, or of a term of a measure ("selection")."""
-    return RATES["selection_rate" if rate == "selection" else rate].name
+    return RATE_WORDS["selection_rate" if rate == "selection" else rate].name
 
 
 def performance_words(measure: str) -> str:
     """A performance measure in words."""
-    return PERFORMANCE.get(measure, measure.replace("_", " "))
+    return PERFORMANCE_WORDS.get(measure, measure.replace("_", " "))
 
 
 class GroupNames(dict[str, str]):
