@@ -28,9 +28,10 @@ import pandas as pd
 
 import equipoise as eq
 from equipoise.data import Attribute, Scores
-from equipoise.measures import GAPS, AuditSpec, Moments, Paired, coefficients, moments_of
+from equipoise.measures import GAPS, AuditSpec, Paired, coefficients
 from equipoise.measures.auditing import detectable_gaps, estimate_performance
 from equipoise.measures.gaps import PERFORMANCE
+from equipoise.measures.moments import Moments, moments_of
 from equipoise.measures.score_measures import aurocs, binned_error, decision_curves, estimate_scores
 
 FloatArray = npt.NDArray[np.float64]
@@ -280,16 +281,16 @@ def hits_of(samples: Sequence[Sample], world: World) -> Iterator[Hit]:
     area = aurocs(scores, attribute, whole.unit, settings.level)
     for k in np.flatnonzero(area.patients >= settings.min_patients):
         yield "rate of a group", "auroc", NAMES[k % groups], world.group(k % groups)["auroc"], area.low[k], area.high[k], wrong[k]
-    scored = estimate_scores(scores, attribute, whole.unit, settings)
-    for name, limits in scored.limits.items():
+    rows, limits_of_scores = estimate_scores(scores, attribute, whole.unit, settings)
+    for name, limits in limits_of_scores.items():
         for k in np.flatnonzero(~np.isnan(limits.value)):
             yield "score of a group", name, NAMES[k % groups], world.group(k % groups)[name], limits.low[k], limits.high[k], wrong[k]
-    error = binned_error(scored.rows, settings.level, settings.seed, settings.min_patients)
+    error = binned_error(rows, settings.level, settings.seed, settings.min_patients)
     for k in range(0, many, groups):  # the reference is calibrated
         if not np.isnan(error.value[k]):
             yield "band of a calibrated model", "calibration_error", "a", error.value[k], error.low[k], error.high[k], wrong[k]
     where, cuts = (attribute.name, attribute.levels), settings.curve_thresholds
-    for row in decision_curves(scored.rows, *where, cuts, settings.level, settings.min_patients).itertuples():
+    for row in decision_curves(rows, *where, cuts, settings.level, settings.min_patients).itertuples():
         if not np.isnan(row.net_benefit):
             k, truth = int(row.group) % groups, world.net_benefit(int(row.group) % groups, row.threshold)
             yield "decision curve", f"net benefit at {row.threshold:g}", NAMES[k], truth, row.low, row.high, wrong[int(row.group)]

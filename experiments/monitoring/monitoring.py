@@ -18,9 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from equipoise.measures import Moments
-from equipoise.measures.histories import Periods, change_evidence, confidence_sequence, first_period
-from equipoise.measures.moments import DECISIONS
+from equipoise.measures.histories import change_evidence, confidence_sequence, first_period
+from equipoise.measures.moments import DECISIONS, Moments
 
 PERIODS, REPETITIONS, LEVEL = 50, 2000, 0.95
 ALPHA = (1 - LEVEL) / 2  # for the level and for the change of one gap
@@ -94,7 +93,7 @@ def monitored(
     rng = np.random.default_rng(seed)
     found = list(drawn(world, sizes, rng, periods, repetitions))
     signs = {"tpr": 1.0}
-    evidence = change_evidence(Periods.of(found, signs, (2, repetitions)), ALPHA)
+    evidence = change_evidence(found, signs, ALPHA, shape=(2, repetitions))
     outside, above, naive = [], [], []
     for own, so_far in zip(found, accumulate(found), strict=True):
         each = so_far.signed(signs)

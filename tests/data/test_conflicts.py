@@ -10,7 +10,7 @@ from equipoise import Cohort, Scores, audit, split
 from equipoise.data import CONFLICTS, Attribute, assign_folds
 from equipoise.data.attribute import main_group, varying_units
 from equipoise.errors import BadInput
-from equipoise.measures import moments_of, units_of
+from equipoise.measures.moments import moments_of, units_of
 from support.bootstrap import bootstrap_cells
 from support.facts import facts
 

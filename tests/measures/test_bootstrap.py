@@ -6,16 +6,8 @@ import pytest
 
 from equipoise.comparison import audit
 from equipoise.data import Attribute, Scores
-from equipoise.measures import (
-    Ranking,
-    coefficients,
-    gap_values,
-    interval,
-    moments_of,
-    multiplicities,
-    tabulate,
-    units_of,
-)
+from equipoise.measures import Ranking, coefficients, gap_values, interval, multiplicities, tabulate, units_of
+from equipoise.measures.moments import moments_of
 from equipoise.measures.permutation import MANY_PATIENTS
 from equipoise.measures.score_measures import aurocs
 from support.bootstrap import bootstrap_cells

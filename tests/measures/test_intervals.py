@@ -365,7 +365,7 @@ def test_changes_of_quotients_equal_their_differences_and_are_no_points() -> Non
     scores = Scores.from_arrays(y, rng.random(n), np.array(["M", "F"])[codes], reference="M")
     pair = Paired(scores, (before, after), AuditSpec())
     for measure in ("ppv_gap", "npv_gap"):
-        old, new = (gap_values(measure, cells)[0] for cells in (pair.before, pair.after))
+        old, new = (gap_values(measure, cells)[0] for cells in pair.cells)
         change = pair.gap_change(measure, "F")
         assert change.value == pytest.approx(new - old, abs=1e-12)
         assert change.low < change.value < change.high

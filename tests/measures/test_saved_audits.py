@@ -10,7 +10,7 @@ from equipoise.comparison import audit
 from equipoise.data import Scores
 from equipoise.errors import BadInput
 from equipoise.measures import read_audit, with_checksum
-from equipoise.measures.saved_audits import audit_from
+from equipoise.measures.audit import audit_from
 from support.audits import audit_of, frame_of
 from support.facts import says
 

@@ -5,9 +5,9 @@ from itertools import accumulate
 import numpy as np
 import pytest
 
-from equipoise.measures import Moments, SignedSum
-from equipoise.measures.histories import Periods, change_evidence, confidence_sequence, first_period
-from equipoise.measures.moments import DECISIONS
+from equipoise.measures import SignedSum
+from equipoise.measures.histories import change_evidence, confidence_sequence, first_period
+from equipoise.measures.moments import DECISIONS, Moments
 
 SIGNS, ALPHA = {"tpr": 1.0}, 0.05
 
@@ -40,7 +40,7 @@ def test_a_stable_gap_that_is_audited_fifty_times_raises_few_alarms(rates, sizes
     for so_far in accumulate(found):
         _, low, high = confidence_sequence(gaps(so_far, repetitions), ALPHA)
         missed.append((low > rates[1] - rates[0]) | (high < rates[1] - rates[0]))
-    evidence = change_evidence(Periods.of(found, SIGNS, (2, repetitions)), ALPHA).value[:, 0]
+    evidence = change_evidence(found, SIGNS, ALPHA, shape=(2, repetitions)).value[:, 0]
     assert (first_period(np.array(missed)) >= 0).mean() <= 0.05
     assert (first_period(evidence >= 1 / ALPHA) >= 0).mean() <= 0.05
     naive = [gaps(own, repetitions).limits(0.95) for own in found]
@@ -51,7 +51,7 @@ def test_a_stable_gap_that_is_audited_fifty_times_raises_few_alarms(rates, sizes
 def test_a_gap_that_appears_is_reported_and_dated():
     repetitions = 100
     rates = np.array([[0.8, 0.8]] * 10 + [[0.8, 0.6]] * 10)
-    found = change_evidence(Periods.of(periods(rates, (200, 200), repetitions), SIGNS, (2, repetitions)), ALPHA)
+    found = change_evidence(periods(rates, (200, 200), repetitions), SIGNS, ALPHA, shape=(2, repetitions))
     first = first_period(found.value[:, 0] >= 1 / ALPHA)
     assert np.quantile(first, [0.1, 0.9]).tolist() == pytest.approx([10, 11], abs=1.01)
     assert (found.since[-1, 0] == 10).mean() > 0.9
@@ -75,20 +75,20 @@ def test_the_evidence_is_the_weighted_mean_of_likelihood_ratios():
         v = variance[repetitions:] + variance[:repetitions]
         density = [np.exp(-(difference**2) / 2 / w) / np.sqrt(w) for w in (v + s2, v)]
         wanted += density[0] / density[1] / (k * (k + 1))
-    evidence = change_evidence(Periods.of(found, SIGNS, (2, repetitions)), ALPHA)
+    evidence = change_evidence(found, SIGNS, ALPHA, shape=(2, repetitions))
     assert evidence.value[-1, 0] == pytest.approx(wanted + 1 / 3)
 
 
 def test_a_period_beyond_its_limits_raises_the_alarm_on_its_own():
     found = periods(np.array([[0.8, 0.8]] * 6), (300, 300), 1)
-    limits = change_evidence(Periods.of(found, SIGNS), ALPHA)
+    limits = change_evidence(found, SIGNS, ALPHA)
     low = limits.limit_low[-1, 0]
     reference = found[-1].total[0, 3] / found[-1].total[0, 1]
     for step, alarm in ((-0.02, True), (0.02, False)):
         last = found[-1].total.copy()
         last[1, 3] = (low + step + reference) * last[1, 1]
         changed = [*found[:-1], Moments(DECISIONS, last, found[-1].second, found[-1].rows, found[-1].units)]
-        assert (change_evidence(Periods.of(changed, SIGNS), ALPHA).value[-1, 0] >= 1 / ALPHA) == alarm
+        assert (change_evidence(changed, SIGNS, ALPHA).value[-1, 0] >= 1 / ALPHA) == alarm
 
 
 def test_limits_narrow_with_patients_and_cover_everything_without_them():
@@ -101,4 +101,4 @@ def test_limits_narrow_with_patients_and_cover_everything_without_them():
 
 def test_parts_with_few_patients_do_not_count():
     found = periods(np.array([[0.9, 0.9], [0.9, 0.1]]), (50, 4), 20)
-    assert change_evidence(Periods.of(found, SIGNS, (2, 20)), ALPHA).value[-1] == pytest.approx(1.0)
+    assert change_evidence(found, SIGNS, ALPHA, shape=(2, 20)).value[-1] == pytest.approx(1.0)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from equipoise.measures import SignedSum, moments_of
+from equipoise.measures.moments import SignedSum, moments_of
 
 
 def _gap(successes: np.ndarray, sizes: np.ndarray) -> SignedSum:

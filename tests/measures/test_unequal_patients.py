@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from equipoise.data import Attribute, Scores
-from equipoise.measures import Moments, Ranking, moments_of
+from equipoise.measures import Ranking
+from equipoise.measures.moments import Moments, moments_of
 from equipoise.measures.permutation import p_values
 from equipoise.measures.score_measures import aurocs
 

@@ -16,7 +16,7 @@ from lxml import html
 from equipoise.data import LabelKind, Scores
 from equipoise.errors import BadInput
 from equipoise.measures import AuditSpec, Threshold, audit_labels
-from equipoise.measures.saved_audits import audit_from
+from equipoise.measures.audit import audit_from
 from equipoise.report import Origin, write_audit_page
 from equipoise.report.audit_pages import MOST_GROUPS, calibration_panels
 from equipoise.report.audits import LabelSections

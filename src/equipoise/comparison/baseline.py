@@ -72,8 +72,8 @@ def fit_baseline(
     shown = measures.shown_scores(rows, settings.min_patients)
 
     def compare_with(decisions: FloatArray, score: FloatArray, rule: Rule) -> Any:
-        decided = rule.decide(replace(rows, score=score))[shown.kept], decisions[sampled][shown.kept]
-        return measures.compare_with_baseline(shown.scores, *decided, goal.performance, goal.measure, settings)
+        decided = decisions[sampled][shown.kept], rule.decide(replace(rows, score=score))[shown.kept]
+        return measures.Paired(shown.scores, decided, settings).baseline(goal.performance, goal.measure)
 
     choice_score, test_score = model.choose_strength(test_features, chosen_on.y)
     rule = choose_rule(valid=Scores.of(chosen_on, choice_score), optimise=goal.performance)

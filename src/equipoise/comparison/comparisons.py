@@ -272,9 +272,10 @@ def compare(models: Mapping[str, Any], cohort: Rows | None = None, **options: An
     if all_scores:
         return compare_scores(models, **options)
     if all_audits:
-        from equipoise.measures import sums_of
+        from equipoise.measures import AuditSums
 
-        return compare_audits({str(name): sums_of(subject) for name, subject in models.items()}, **options)
+        sums = {str(name): {label: AuditSums.of(own, label) for label, own in each.labels.items()} for name, each in models.items()}
+        return compare_audits(sums, **options)
     if cohort is None:
         raise Misuse("eq.compare", "scores or audits by name, or networks with a cohort", next(iter(models.values())), COMPARE_SUGGESTIONS)
     return compare_models(models, cohort, **options)

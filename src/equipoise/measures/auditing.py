@@ -26,11 +26,19 @@ from equipoise.measures.audit import (
     lacking_note,
     protection,
 )
-from equipoise.measures.audit_spec import DERIVED, AuditSpec
 from equipoise.measures.calibration import REASONS, TOO_FEW, WITHHELD
 from equipoise.measures.cells import Cells, FloatArray, gap_values, normalised, ratio, require_cells, tabulate
 from equipoise.measures.disclosure import BY_THRESHOLD, GroupCounts, Parts, ShownGroups, by_threshold, shown_scores
-from equipoise.measures.gaps import MEASURES, OVERALL_SCORE_MEASURES, QUOTIENTS, coefficients, is_quotient, labels_needed
+from equipoise.measures.gaps import (
+    DERIVED,
+    MEASURES,
+    OVERALL_SCORE_MEASURES,
+    QUOTIENTS,
+    AuditSpec,
+    coefficients,
+    is_quotient,
+    labels_needed,
+)
 from equipoise.measures.intervals import INSUFFICIENT, Estimate, Limits, detectable_gap, fewer_clusters
 from equipoise.measures.moments import Moments, SignedSum, concatenate_sums, moments_of, moments_of_scores, units_of
 from equipoise.measures.permutation import adjusted, comparisons_of, joint_levels, p_values
@@ -90,7 +98,7 @@ def audit_labels(
             watched.append(None)
         untested = []
         for source, own_spec, own_progress in zip(estimated, asked, watched, strict=True):
-            untested.append((_audit_rows if source.in_memory else _audit_parts)(source, own_spec, own_progress))
+            untested.append((_audit_rows if source.stored is None else _audit_parts)(source, own_spec, own_progress))
         audits = _tested_together(untested)
     labels = {label: replace(audit, label=label) for label, audit in zip(sources, audits, strict=False)}
     no_finding = audits[-1] if spec.no_finding == DERIVED else None
@@ -112,17 +120,16 @@ class Source:
     rule: Rule
     attributes: tuple[Attribute, ...]
     parts: Parts
-    count: int = 1  # parts
-    logits: bool = False  # whether stored scores are logits
-    in_memory: bool = True
+    stored: "Stored | None" = None  # a table on disk; None if the rows are in memory
     has_scores: bool = True  # else the scores are decisions
 
     @classmethod
     def of(cls, table: "Scores | Stored", rule: Rule) -> "Source":
-        if not isinstance(table, Scores) and not table.whole:
-            return cls(table.name, rule, table.attributes, table.parts, table.count, table.logits, False)
-        scores = table if isinstance(table, Scores) else next(table.parts())
-        return cls(scores.name, rule, scores.attributes, lambda: [scores])
+        if isinstance(table, Scores):
+            return cls(table.name, rule, table.attributes, lambda: [table])
+        if table.whole:
+            return cls.of(next(table.parts()), rule)
+        return cls(table.name, rule, table.attributes, table.parts, table)
 
 
 def _no_finding(tables: Mapping[str, Any], rules: Mapping[str, Rule]) -> Source:
@@ -261,7 +268,7 @@ def _audit_rows(source: Source, spec: AuditSpec, progress: Progress | None) -> t
 
 def _audit_parts(source: Source, spec: AuditSpec, progress: Progress | None) -> tuple[LabelAudit, Sequence[AttributeEstimates]]:
     """The audit of a table on disk, not yet tested, from passes over its parts: to count, and twice to add up."""
-    from equipoise.measures.streamed import MOST_BINS, Binned, Tally, bins_of
+    from equipoise.measures.streamed import MOST_BINS, Tally, bins_of
 
     counts = GroupCounts.of(source.attributes, source.parts, spec.min_patients)
     groups = [*counts.attributes, Attribute(ALL_ROWS, (ALL_ROWS,), np.zeros(0, np.int64))]
@@ -269,8 +276,9 @@ def _audit_parts(source: Source, spec: AuditSpec, progress: Progress | None) -> 
         raise BadInput(
             f"the group columns have {len(counts.cells):,} intersections, too many for a table of this size. Audit them one by one."
         )
-    done, steps = 0, 2 * source.count
-    tallies = [Tally(len(a.levels), source.logits) for a in groups]
+    stored = cast("Stored", source.stored)
+    done, steps = 0, 2 * stored.count
+    tallies = [Tally(len(a.levels), stored.logits) for a in groups]
     for adding in (True, False):  # AUROC and average precision first, then their variances between patients
         for table in source.parts():
             kept = counts.kept(table)
@@ -281,12 +289,12 @@ def _audit_parts(source: Source, spec: AuditSpec, progress: Progress | None) -> 
                 if f is not None:
                     tally.add(part, f, bins, codes, units)
                 else:
-                    tally.binned.add(part.y, bins // tally.bin_width, codes, units, part.weight)
+                    tally.add_variance(part, bins, codes, units)
             done += 1
             if progress:
                 progress(done, steps)
         for tally in tallies if adding else ():
-            tally.binned = Binned(tally.bin_weights, tally.bin_counts)
+            tally.rank()
     for tally, a in zip(tallies, groups, strict=True):
         tally.finish(a, source.name, has_patients=counts.patients is not None)
     *attributes, everyone = tallies

@@ -127,9 +127,7 @@ def kish(total: FloatArray, squares: FloatArray) -> FloatArray:
 
     It is the number of units if their weights are equal.
     """
-    effective = np.full(np.shape(total), np.nan)
-    np.divide(np.square(total), squares, out=effective, where=np.asarray(squares) > 0)
-    return effective
+    return ratio(np.square(total), squares)
 
 
 PERFORMANCE_RATES = {"balanced_accuracy": {"tpr": 0.5, "tnr": 0.5}, "accuracy": {"accuracy": 1.0}, "f1": {"f1": 1.0}}

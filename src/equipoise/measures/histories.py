@@ -97,11 +97,6 @@ class AuditSums:
         return {name: levels[0] for name, levels in self.groups.items()}
 
 
-def sums_of(audit: Audit) -> dict[str, AuditSums]:
-    """The sums of an audit by label."""
-    return {label: AuditSums.of(each, label) for label, each in audit.labels.items()}
-
-
 SumsByPeriod = Mapping[str, Mapping[str, AuditSums]]  # by period, in chronological order, then by label
 
 
@@ -122,35 +117,6 @@ def confidence_sequence(gap: SignedSum, alpha: float, expected: float = EXPECTED
 
 
 @dataclass(frozen=True, eq=False)
-class Periods:
-    """The sums of k ratios in each period (T, groups, ..., k), the reference first, with standard errors over all periods so far."""
-
-    signs: FloatArray  # (k,)
-    top: FloatArray
-    bottom: FloatArray
-    patients: FloatArray
-    deviation: FloatArray  # standard errors of the ratios over periods 1 .. t
-    correlation: FloatArray  # (T, groups, ..., k, k)
-
-    @classmethod
-    def of(cls, periods: Sequence[Moments], coefficients: Mapping[str, float], shape: tuple[int, ...] = ()) -> "Periods":
-        """The periods of a gap; `shape` arranges the groups of the moments as (groups, ...)."""
-        names = list(coefficients)
-        signs = np.array(list(coefficients.values()))
-        sides = [np.array([periods[0].ratios[name][side] for name in names]) for side in (0, 1)]
-        top, bottom = (np.stack([each.total @ side.T for each in periods]) for side in sides)
-        patients = np.stack([np.stack([each[name].patients for name in names], axis=-1) for each in periods])
-        so_far = [each.signed(coefficients) for each in itertools.accumulate(periods)]
-        deviation, correlation = (np.stack([getattr(each, name) for each in so_far]) for name in ("deviation", "correlation"))
-        groups = shape or top.shape[1:2]
-
-        def arranged(array: FloatArray, tail: int = 1) -> FloatArray:
-            return array.reshape(len(array), *groups, *array.shape[-tail:])
-
-        return cls(signs, arranged(top), arranged(bottom), arranged(patients), arranged(deviation), arranged(correlation, 2))
-
-
-@dataclass(frozen=True, eq=False)
 class ChangeEvidence:
     """The evidence of a change of each gap in each period (T, groups - 1, ...), and the limits for a single period."""
 
@@ -162,11 +128,27 @@ class ChangeEvidence:
     limit_high: FloatArray
 
 
-def change_evidence(periods: Periods, alpha: float, expected: float = EXPECTED_CHANGE, least: int = 5) -> ChangeEvidence:
-    """The evidence of a change in each period. Parts of the history with fewer than `least` patients in a cell do not count."""
-    count, s2 = len(periods.top), expected**2
-    tops, bottoms, patients = (np.cumsum(each, axis=0) for each in (periods.top, periods.bottom, periods.patients))
-    shape = (count, periods.top.shape[1] - 1, *periods.top.shape[2:-1])
+def change_evidence(
+    periods: Sequence[Moments],
+    coefficients: Mapping[str, float],
+    alpha: float,
+    expected: float = EXPECTED_CHANGE,
+    least: int = 5,
+    shape: tuple[int, ...] = (),
+) -> ChangeEvidence:
+    """The evidence of a change of a gap in each period. Parts of the history with fewer than `least` patients in a cell do not count.
+
+    `shape` arranges the groups of the moments as (groups, ...), the reference first.
+    """
+    signs, so_far = np.array(list(coefficients.values())), [each.signed(coefficients) for each in itertools.accumulate(periods)]
+    count, s2, groups = len(periods), expected**2, shape or (len(periods[0].total),)
+    sides = [np.array([periods[0].ratios[name][side] for name in coefficients]).T for side in (0, 1)]  # numerators and denominators
+    counts = [np.stack([each[name].patients for name in coefficients], axis=-1) for each in periods]
+    sums = [each.total @ sides[0] for each in periods], [each.total @ sides[1] for each in periods], counts
+    tops, bottoms, patients = (np.cumsum(each, axis=0).reshape(count, *groups, -1) for each in sums)
+    deviation = np.stack([each.deviation for each in so_far]).reshape(tops.shape)  # standard errors of the ratios over periods 1 .. t
+    correlation = np.stack([each.correlation for each in so_far]).reshape(*tops.shape, -1)
+    shape = (count, groups[0] - 1, *groups[1:])
     value, since = np.ones(shape), np.zeros(shape, np.int64)
     before, after, low, high = (np.full(shape, np.nan) for _ in range(4))
     for t in range(1, count):
@@ -177,9 +159,9 @@ def change_evidence(periods: Periods, alpha: float, expected: float = EXPECTED_C
         gaps, variance, enough = [], np.zeros((t, *shape[1:])), np.ones((t, *shape[1:]), bool)
         for top, bottom, units in parts:
             rate = ratio(top, bottom)
-            total = np.where(periods.signs == 0, 0.0, periods.signs * rate).sum(-1)  # (t, groups, ...)
-            sd = periods.signs * periods.deviation[t] * np.sqrt(ratio(np.broadcast_to(bottoms[t], bottom.shape), bottom))
-            variances = np.einsum("...i,...ij,...j->...", sd, np.broadcast_to(periods.correlation[t], (*sd.shape, sd.shape[-1])), sd)
+            total = np.where(signs == 0, 0.0, signs * rate).sum(-1)  # (t, groups, ...)
+            sd = signs * deviation[t] * np.sqrt(ratio(np.broadcast_to(bottoms[t], bottom.shape), bottom))
+            variances = np.einsum("...i,...ij,...j->...", sd, np.broadcast_to(correlation[t], (*sd.shape, sd.shape[-1])), sd)
             sufficient = (units >= least).all(-1)
             gaps.append(total[:, 1:] - total[:, :1])
             variance += variances[:, 1:] + variances[:, :1]
@@ -270,7 +252,7 @@ def _follow(
 ) -> Iterator[tuple[dict[str, object], list[dict[str, object]]]]:
     """The row of each group in `Monitoring.gaps`, and its rows in `Monitoring.frame`; NaN where a cell has too few patients."""
     signs = coefficients(measure)
-    evidence = change_evidence(Periods.of(periods, signs), alpha, expected, least)
+    evidence = change_evidence(periods, signs, alpha, expected, least)
     limits: list[list[FloatArray]] = [[], []]
     for one, all_so_far in zip(periods, itertools.accumulate(periods), strict=True):
         of_period, of_all = one.gap(signs).limits(level), confidence_sequence(all_so_far.gap(signs), alpha, expected)
@@ -369,7 +351,7 @@ class History:
         lock = None if folder is None else take_lock(folder, wait=True)  # other processes that write here wait, if the system has locks
         try:
             known = self if self.path is None else history(self.path)  # another process may have added a period since this was read
-            by_label = sums_of(audit)
+            by_label = {label: AuditSums.of(each, label) for label, each in audit.labels.items()}
             raise_all([*_period_problems(period, known.periods, replace), *known._problems(period, by_label, set(new_groups))])
             extended = History(dict(sorted({**known.periods, period: by_label}.items())), self.path)
             if self.path is not None:

@@ -109,8 +109,6 @@ def quantile(level: float | FloatArray) -> FloatArray:
     >>> quantile(0.95).round(2).tolist()
     1.96
     """
-    if isinstance(level, float):
-        return np.asarray(NormalDist().inv_cdf((1 + level) / 2))
     return np.asarray(_quantiles((1 + np.asarray(level, dtype=np.float64)) / 2), dtype=np.float64)
 
 

@@ -70,12 +70,11 @@ class Clusters:
 
     def by_patient(self, values: npt.ArrayLike) -> FloatArray:
         """The sum of row values (k,) in each cluster."""
-        by_row = np.asarray(values, dtype=np.float64)
-        return by_row if self.place is None else np.bincount(self.place, by_row, len(self.group)).astype(np.float64, copy=False)
+        return np.asarray(values, dtype=np.float64) if self.place is None else sums_at(self.place, values, len(self.group))
 
     def squares(self, values: npt.ArrayLike) -> FloatArray:
         """The sum over patients of the squared sum of their row values (groups,)."""
-        return np.bincount(self.group, self.by_patient(values) ** 2, self.groups).astype(np.float64, copy=False)
+        return sums_at(self.group, self.by_patient(values) ** 2, self.groups)
 
     def patients(self, among: npt.NDArray[np.bool_] | None = None) -> FloatArray:
         """The number of patients of each group who have a row, or a row among those marked (groups,)."""
@@ -94,9 +93,7 @@ class Clusters:
     @cached_property
     def effective_patients(self) -> FloatArray:
         """The effective number of patients given their numbers of rows (groups,); all of them if these are equal."""
-        rows = self.by_patient(np.ones(len(self.rows)))
-        total, squares = (np.bincount(self.group, each, self.groups).astype(np.float64, copy=False) for each in (rows, rows**2))
-        return np.nan_to_num(kish(total, squares))
+        return np.nan_to_num(kish(self.sum(1.0), self.squares(np.ones(len(self.rows)))))
 
     def degrees(self, contributions: FloatArray) -> FloatArray:
         """Degrees of freedom of the sum of squares of patients' contributions (clusters,), by group (Satterthwaite).
@@ -461,26 +458,26 @@ def moments_of_scores(scores: Scores, f: FloatArray, attribute: Attribute | None
 
 
 def moments_of_change(
-    before: npt.ArrayLike, after: npt.ArrayLike, y: npt.ArrayLike, clusters: Clusters, weight: npt.ArrayLike | None = None
+    before: npt.ArrayLike,
+    after: npt.ArrayLike,
+    y: npt.ArrayLike,
+    clusters: Clusters,
+    weight: npt.ArrayLike | None = None,
+    ratios: Columns = CHANGES,
 ) -> Moments:
     """The moments of positive decisions gained and lost on the same rows; their ratios are the changes of rates.
 
-    If no decision changed, decisions on other patients still might: the interval of ten unchanged decisions has a positive width.
+    With the ratios of `BOTH`, they are those of the predictive values and F1 (as `jaccard`) before and after, which are correlated. If no
+    decision changed, decisions on other patients still might: the interval of ten unchanged decisions has a positive width.
 
     >>> ones = np.ones(10)
     >>> change = moments_of_change(ones, ones, ones, Clusters.of(np.zeros(10, int), 1, np.arange(10)))
     >>> [round(float(x[0]), 2) for x in change.signed({"tpr": 1.0}).limits(0.95)]
     [0.0, -0.28, 0.28]
     """
-    step = np.asarray(after, dtype=np.float64) - np.asarray(before, dtype=np.float64)
-    return sum_columns(CHANGES, _rows_by_label(y, np.maximum(step, 0.0), np.maximum(-step, 0.0)), clusters, weight)
-
-
-def moments_before_and_after(
-    before: npt.ArrayLike, after: npt.ArrayLike, y: npt.ArrayLike, clusters: Clusters, weight: npt.ArrayLike | None = None
-) -> Moments:
-    """The moments of the predictive values and F1 (as `jaccard`) of two sets of decisions on the same rows, which are correlated."""
-    return sum_columns(BOTH, _rows_by_label(y, before, after), clusters, weight)
+    first, second = np.asarray(before, dtype=np.float64), np.asarray(after, dtype=np.float64)
+    columns = (first, second) if ratios is BOTH else (np.maximum(second - first, 0.0), np.maximum(first - second, 0.0))
+    return sum_columns(ratios, _rows_by_label(y, *columns), clusters, weight)
 
 
 def _rows_by_label(y: npt.ArrayLike, *values: npt.ArrayLike) -> list[npt.NDArray[Any]]:

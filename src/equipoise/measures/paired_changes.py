@@ -7,24 +7,23 @@ The variance of the change includes half a changed decision of each kind (a true
 Agresti and Min 2005 (Stat Med 24:729): if no decision changed, those on other patients still might.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
-from equipoise.data import Attribute, Scores
-from equipoise.measures.audit_spec import AuditSpec
+from equipoise.data import Scores
 from equipoise.measures.cells import Cells, FloatArray, gap_values, largest_gap, performance_values, ratio, tabulate
-from equipoise.measures.gaps import MEASURES, coefficients, is_quotient, terms
+from equipoise.measures.gaps import MEASURES, AuditSpec, coefficients, is_quotient, terms
 from equipoise.measures.intervals import Estimate, combined
 from equipoise.measures.moments import (
+    BOTH,
+    CHANGES,
     Clusters,
+    Columns,
     Moments,
     SignedSum,
-    moments_before_and_after,
     moments_of_change,
-    moments_of_scores,
     units_of,
 )
 
@@ -64,55 +63,42 @@ class Paired:
     decisions: tuple[FloatArray, FloatArray]  # on each row, before and after
     settings: AuditSpec
 
-    @property
-    def attribute(self) -> Attribute:
-        """The attribute that defines the groups."""
-        return self.scores.attribute
-
     @cached_property
-    def before(self) -> Cells:
-        """The cell table of the decisions before."""
-        return tabulate(self.decisions[0], self.scores.y, self.attribute, self.scores.weight)
-
-    @cached_property
-    def after(self) -> Cells:
-        """The cell table of the decisions after."""
-        return tabulate(self.decisions[1], self.scores.y, self.attribute, self.scores.weight)
+    def cells(self) -> tuple[Cells, Cells]:
+        """The cell tables of the decisions before and after."""
+        before, after = (tabulate(f, self.scores.y, self.scores.attribute, self.scores.weight) for f in self.decisions)
+        return before, after
 
     @cached_property
     def change(self) -> Moments:
         """The moments of the positive decisions gained and lost in each group."""
-        return self._moments(moments_of_change)
+        return self._moments()
 
-    def _moments(self, of: Callable[..., Moments], *, overall: bool = False) -> Moments:
+    def _moments(self, ratios: Columns = CHANGES, *, overall: bool = False) -> Moments:
         """Moments of the decisions before and after, of each group or of all patients."""
-        scores, attribute = self.scores, self.attribute
+        scores, attribute = self.scores, self.scores.attribute
         codes, groups = (np.zeros(len(scores), np.int64), 1) if overall else (attribute.codes, len(attribute.levels))
-        return of(*self.decisions, scores.y, Clusters.of(codes, groups, units_of(scores.patients, len(scores))), scores.weight)
+        clusters = Clusters.of(codes, groups, units_of(scores.patients, len(scores)))
+        return moments_of_change(*self.decisions, scores.y, clusters, scores.weight, ratios)
 
     def shifts(self) -> list[Shift]:
         """The changes of sensitivity and false positive rate of every group with enough patients."""
         shifts = []
         for rate in ("tpr", "fpr"):
-            before, after = (cells.rate(rate) for cells in (self.before, self.after))
+            before, after = (cells.rate(rate) for cells in self.cells)
             changes = self.rate_changes(rate)
-            for k, level in enumerate(self.attribute.levels):
+            for k, level in enumerate(self.scores.attribute.levels):
                 if self.change[rate].patients[k] >= self.settings.min_patients:
                     shifts.append(Shift(level, k == 0, rate, float(before[k]), float(after[k]), changes[k]))
         return shifts
-
-    def usable(self, measure: str) -> list[int]:
-        """The codes of the groups, except the reference, with enough patients for a gap."""
-        enough = self.patients(measure) >= self.settings.min_patients
-        return [k for k in range(1, len(enough)) if enough[k] and enough[0]]
 
     def gap_change(self, measure: str, group: str) -> Estimate:
         """The signed change of one group's gap, after minus before, on the same patients; NaN if there are too few of them.
 
         The change is signed because |gap| has a kink at zero, near which no interval of its change has the nominal coverage.
         """
-        k = self.attribute.levels.index(group) if group in self.attribute.levels else 0
-        if k not in self.usable(measure):
+        k, patients = [*self.scores.attribute.levels, group].index(group), self.patients(measure)
+        if not 0 < k < len(patients) or min(patients[k], patients[0]) < self.settings.min_patients:
             return Estimate(np.nan, np.nan, np.nan)
         signed = self.signed(measure)
         return Estimate.each(signed[1:].minus(signed[:1]).limits(self.settings.level))[k - 1]
@@ -120,19 +106,18 @@ class Paired:
     def signed(self, measure: str) -> SignedSum:
         """The change of the rate, or sum of rates, that a measure compares, for each group (groups,), the reference first."""
         if is_quotient(measure):
-            return _ratio_change(self._moments(moments_before_and_after), MEASURES[measure].rate)
+            return _ratio_change(self._moments(BOTH), MEASURES[measure].rate)
         return self.change.signed(terms(measure))
 
     def rates(self, measure: str) -> tuple[FloatArray, FloatArray]:
         """The rate, or sum of rates, that a measure compares, for each group (groups,), before and after."""
-        before, after = (
-            np.sum([sign * cells.rate(rate) for rate, sign in coefficients(measure).items()], axis=0) for cells in (self.before, self.after)
-        )
+        before, after = (np.sum([sign * cells.rate(rate) for rate, sign in coefficients(measure).items()], axis=0) for cells in self.cells)
         return before, after
 
     def performance(self, name: str) -> tuple[float, float]:
         """The performance over all patients before and after."""
-        return float(performance_values(name, self.before)), float(performance_values(name, self.after))
+        before, after = (float(performance_values(name, cells)) for cells in self.cells)
+        return before, after
 
     def patients(self, measure: str) -> FloatArray:
         """The number of patients in each group that a measure rests on (groups,)."""
@@ -143,24 +128,30 @@ class Paired:
         """The change of the performance over all patients."""
         level = self.settings.level
         if name == "f1":  # 2 J / (1 + J), from the limits of the Jaccard index J before and after and their correlation
-            jaccard = _ratio_change(self._moments(moments_before_and_after, overall=True), "jaccard")
+            jaccard = _ratio_change(self._moments(BOTH, overall=True), "jaccard")
             f1, below, above = (2 * j / (1 + j) for j in (jaccard.value, *jaccard.term_limits(level)))
             ends = combined(jaccard.signs, f1, below, above, jaccard.correlation)
         else:
             signed = {"balanced_accuracy": {"tpr": 0.5, "fpr": -0.5}, "accuracy": {"accuracy": 1.0}}[name]
-            ends = self._moments(moments_of_change, overall=True).signed(signed).limits(level)
+            ends = self._moments(overall=True).signed(signed).limits(level)
         return Estimate.each(ends)[0]
+
+    def baseline(self, performance: str, measure: str) -> "BaselineComparison":
+        """The decisions after, of a simple model, compared with those before, of another classifier."""
+        other_value, value = self.performance(performance)
+        other_gap, gap = (float(largest_gap(gap_values(measure, cells))) for cells in self.cells)
+        return BaselineComparison(value, other_value, self.performance_change(performance), gap, other_gap)
 
     def contributions(self, measure: str, group: str) -> list[Shift]:
         """The contributions to the change of a gap, one for each rate in the measure, of the group and of the reference."""
-        k = self.attribute.levels.index(group)
-        direction = np.sign(gap_values(measure, self.before)[k - 1])
+        k = self.scores.attribute.levels.index(group)
+        direction = np.sign(gap_values(measure, self.cells[0])[k - 1])
         contributions = []
         for rate, weight in terms(measure).items():
             changes = self.rate_changes(rate)
             for code, side in ((k, 1.0), (0, -1.0)):
                 towards = float(-direction * weight * side * changes[code].value)
-                contributions.append(Shift(self.attribute.levels[code], code == 0, rate, np.nan, np.nan, changes[code], towards))
+                contributions.append(Shift(self.scores.attribute.levels[code], code == 0, rate, np.nan, np.nan, changes[code], towards))
         return contributions
 
     def rate_changes(self, rate: str) -> list[Estimate]:
@@ -183,15 +174,6 @@ def _ratio_change(both: Moments, name: str) -> SignedSum:
     correlation = change.correlation.copy()
     correlation[:, 0, 1] = correlation[:, 1, 0] = np.maximum(smaller, np.minimum(r, 0.0))
     return replace(change, correlation=correlation)
-
-
-def pooled_gaps(scores: Scores, before: FloatArray, after: FloatArray, measure: str, level: float) -> tuple[FloatArray, FloatArray]:
-    """The limits of the mean of the gaps before and after, which is the gap of the pooled decisions, for every group but the reference.
-
-    |after| < |before| if the gap moved towards zero and this mean still lies on the original side of zero.
-    """
-    _, low, high = moments_of_scores(scores, (before + after) / 2).gap(coefficients(measure)).limits(level)
-    return low, high
 
 
 @dataclass(frozen=True)
@@ -251,13 +233,3 @@ class Baseline:
             "beats_original": self.beats_original,
             "beats_repaired": self.beats_repaired,
         }
-
-
-def compare_with_baseline(
-    scores: Scores, decided: FloatArray, other: FloatArray, performance: str, measure: str, settings: AuditSpec
-) -> BaselineComparison:
-    """The decisions of a simple model (`decided`) compared with those of another classifier (`other`) on the same rows."""
-    comparison = Paired(scores, (other, decided), settings)
-    other_value, value = comparison.performance(performance)
-    other_gap, gap = (float(largest_gap(gap_values(measure, cells))) for cells in (comparison.before, comparison.after))
-    return BaselineComparison(value, other_value, comparison.performance_change(performance), gap, other_gap)

@@ -179,13 +179,13 @@ class _Table:
         if normal:
             return math.erfc(float(observed) / math.sqrt(2))
         units, rng = np.concatenate([n, s], axis=1), generator(seed, name)
-        strata = [_Stratum.of(columns[rows], units[rows], in_group[rows]) for rows in (stratum == k for k in np.unique(stratum))]
-        width = max(len(each.columns) for each in strata)
+        strata = [_sampler(columns[rows], units[rows], in_group[rows]) for rows in (stratum == k for k in np.unique(stratum))]
+        width = max(kinds for kinds, _ in strata)
 
         def count_extreme(number: int) -> int:
             block, count = max(1, DRAWN_AT_ONCE // width), 0
             for begin in range(0, number, block):
-                drawn = np.sum([each.draw(min(block, number - begin), rng) for each in strata], axis=0)
+                drawn = np.sum([draw(min(block, number - begin), rng) for _, draw in strata], axis=0)
                 permuted = _statistic(drawn, total, self.sign, studentised)
                 count += int((~(permuted < observed * (1 - 1e-9) - 1e-12)).sum())  # NaN, for lack of a cell, counts as extreme
             return count
@@ -255,37 +255,31 @@ def _statistic(group_sums: FloatArray, total: FloatArray, sign: FloatArray, stud
     return np.where(size <= 1e-12, size, np.divide(size, scale, out=np.full_like(size, np.inf), where=~(scale <= 1e-15)))
 
 
-@dataclass(frozen=True, eq=False)
-class _Stratum:
-    """Units among which two groups are permuted; units of the same kind are interchangeable and counted, if that is faster."""
+def _sampler(columns: FloatArray, units: FloatArray, in_group: npt.NDArray[np.bool_]) -> tuple[int, Callable[..., FloatArray]]:
+    """The number of kinds of units in a stratum, in which two groups are permuted, and a function that draws permutations.
 
-    columns: FloatArray  # (kinds, columns)
-    counts: IntArray | None  # (kinds,) None: one unit of each kind
-    chosen: int  # units of the group
-    total: FloatArray  # of the columns
+    `draw(draws, rng)` gives the sums of the columns over the units that a random permutation assigns to the group, (draws, columns). Units
+    of the same kind are interchangeable and counted, if that is faster.
+    """
+    count, chosen = len(units), int(in_group.sum())
+    fewer = min(chosen, count - chosen)
+    key = np.zeros(count, np.int64)
+    for column in units.T:
+        values, place = np.unique(column, return_inverse=True)
+        if len(values) > 1:
+            key = np.unique(key * len(values) + place, return_inverse=True)[1]  # renumbered, so that many columns do not overflow
+    _, first, counts = np.unique(key, return_index=True, return_counts=True)
+    per_kind, per_draw, per_unit = NANOSECONDS
+    by_kind = per_kind * len(first) <= per_draw + per_unit * fewer
 
-    @classmethod
-    def of(cls, columns: FloatArray, units: FloatArray, in_group: npt.NDArray[np.bool_]) -> "_Stratum":
-        chosen, total = int(in_group.sum()), columns.sum(0)
-        key = np.zeros(len(units), np.int64)
-        for column in units.T:
-            values, place = np.unique(column, return_inverse=True)
-            if len(values) > 1:
-                key = np.unique(key * len(values) + place, return_inverse=True)[1]  # renumbered, so that many columns do not overflow
-        _, first, counts = np.unique(key, return_index=True, return_counts=True)
-        per_kind, per_draw, per_unit = NANOSECONDS
-        by_kind = per_kind * len(first) <= per_draw + per_unit * min(chosen, len(in_group) - chosen)
-        return cls(columns[first], counts.astype(np.int64), chosen, total) if by_kind else cls(columns, None, chosen, total)
+    def draw(draws: int, rng: np.random.Generator) -> FloatArray:
+        if by_kind:
+            sampled = rng.multivariate_hypergeometric(counts.astype(np.int64), chosen, size=draws, method="marginals")
+            return np.asarray(sampled @ columns[first], dtype=np.float64)
+        sums = np.array([columns[rng.choice(count, fewer, replace=False, shuffle=False)].sum(0) for _ in range(draws)])
+        return sums if fewer == chosen else columns.sum(0) - sums
 
-    def draw(self, draws: int, rng: np.random.Generator) -> FloatArray:
-        """Sums of the columns over the units that a random permutation assigns to the group, (draws, columns)."""
-        if self.counts is not None:
-            sampled = rng.multivariate_hypergeometric(self.counts, self.chosen, size=draws, method="marginals")
-            return np.asarray(sampled @ self.columns, dtype=np.float64)
-        units = len(self.columns)
-        fewer = min(self.chosen, units - self.chosen)
-        sums = np.array([self.columns[rng.choice(units, fewer, replace=False, shuffle=False)].sum(0) for _ in range(draws)])
-        return sums if fewer == self.chosen else self.total - sums
+    return len(first) if by_kind else count, draw
 
 
 def large_cell_p_values(moments: Moments, measure: str, *, weighted: bool) -> FloatArray:

@@ -37,10 +37,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from equipoise.data import Attribute, Scores, generator, splitmix64
-from equipoise.measures.audit_spec import AuditSpec
 from equipoise.measures.calibration import ENOUGH, SHARE_BINS, TOO_FEW, Scored, brier, expit, logit, recalibration_limits
 from equipoise.measures.cells import FloatArray, IntArray, grouped, kish, ratio, sums_at
-from equipoise.measures.gaps import OVERALL_SCORE_MEASURES, Ratio
+from equipoise.measures.gaps import OVERALL_SCORE_MEASURES, AuditSpec, Ratio
 from equipoise.measures.intervals import Limits, auroc_design_effect, auroc_interval, combined, fewer_clusters, quantile, wilson
 from equipoise.measures.moments import Clusters, Columns, Moments, moments_of, sum_columns
 
@@ -154,21 +153,14 @@ class Ranking:
         single = not self.clusters.repeated.any() and (self.effective > patients * (1 - 1e-9)).all()
         return fewer_clusters(size, np.inf if single else max(float(self.effective.min()) - 1.0, 1.0), level)
 
-    def area(self, level: float) -> tuple[float, float, float]:
-        """AUROC, and the effective numbers of positives and negatives for its interval."""
-        area = float(self.weighted.auroc)
-        if np.isnan(area):
-            return area, np.nan, np.nan
-        sizes, unclustered = self.effective, float(self.ranks().unclustered("auroc"))
+    def auroc(self, level: float) -> tuple[float, float, float]:
+        """AUROC with its limits (Newcombe's method 5)."""
+        area, sizes = float(self.weighted.auroc), self.effective
+        unclustered = float(self.ranks().unclustered("auroc"))
         if unclustered > 0 and 0 < area < 1:
             rows = self.clusters.sum(1.0)
             sizes = rows / auroc_design_effect(area, self.variance(self.weighted.influence("auroc")), unclustered, *rows)
         negatives, positives = self.reduced(sizes, level).tolist()
-        return area, positives, negatives
-
-    def auroc(self, level: float) -> tuple[float, float, float]:
-        """AUROC with its limits (Newcombe's method 5)."""
-        area, positives, negatives = self.area(level)
         low, high = auroc_interval(area, positives, negatives, level)
         return area, float(low), float(high)
 
@@ -204,10 +196,8 @@ def aurocs(scores: Scores, attribute: Attribute, units: IntArray, level: float) 
         if len(rows):
             patients = grouped(units[rows], int(units.max(initial=0)) + 1)[1]
             ranked = Ranking(scores.rank[rows], scores.y[rows], patients, None if scores.weight is None else scores.weight[rows])
-            found[k] = *ranked.area(level), ranked.clusters.patients().min()
-    area, positives, negatives, patients_of_rarer_label = found.T
-    low, high = auroc_interval(area, positives, negatives, level)
-    return Limits(area, low, high, patients_of_rarer_label)
+            found[k] = *ranked.auroc(level), ranked.clusters.patients().min()  # patients of the rarer label
+    return Limits(*found.T)
 
 
 def operating_points(rows: Scored, specificity: float, sensitivity: float, level: float, least: int) -> tuple[Limits, Limits]:

@@ -22,9 +22,9 @@ import numpy as np
 import numpy.typing as npt
 
 from equipoise.data import Attribute, IntArray, Scores
-from equipoise.measures.audit_spec import AuditSpec
 from equipoise.measures.calibration import expit
 from equipoise.measures.cells import Cells, FloatArray, grouped, ratio
+from equipoise.measures.gaps import AuditSpec
 from equipoise.measures.intervals import Estimate, Limits, auroc_design_effect, auroc_interval, fewer_clusters, wilson
 from equipoise.measures.moments import Clusters, Moments, moments_of
 from equipoise.measures.permutation import large_cell_p_values, p_values
@@ -43,6 +43,7 @@ SMALLEST = 24  # scores closer than 2 ** -24 to 0 or 1 share a bin, except those
 SCORE_BINS = 2 * (SMALLEST * 2**MANTISSA + 2)
 FAR_LOGIT, OCTAVES = 16.0, 8  # logits beyond +-16 have further bins, by their size up to 2 ** 8 times that
 TAIL = OCTAVES * 2**MANTISSA
+RANKED = ("auroc", "average_precision")  # measures of the order of the scores
 MOST_BINS = 2**22  # of all groups together; with many groups, neighbouring bins are joined
 
 
@@ -79,31 +80,6 @@ def logit_bins(logit: FloatArray) -> IntArray:
     return bins
 
 
-class Binned:
-    """AUROC and average precision of each group from binned scores, with their variances between patients (groups,)."""
-
-    def __init__(self, counts: FloatArray, rows: FloatArray | None = None) -> None:
-        """From the weight of the rows by group, label and bin (groups, 2, bins).
-
-        With sample weights, `rows` are the counts without weights, from which the variance of independent rows is taken.
-        """
-        ranks = Ranks(counts[:, 0], counts[:, 1])
-        plain = ranks if rows is None else Ranks(rows[:, 0], rows[:, 1])
-        self.value = {"auroc": ranks.auroc, "average_precision": ranks.average_precision}
-        self.influence = {name: ranks.influence(name) for name in self.value}
-        self.unclustered = {name: plain.unclustered(name) for name in self.value}
-        self.variance = {name: np.zeros(len(counts)) for name in self.value}  # accumulated by `add`
-        self.bound = ranks.auroc_bound
-
-    def add(self, y: IntArray, bins: IntArray, codes: IntArray, units: IntArray, w: FloatArray | None) -> None:
-        """Adds the squared sums of some patients to the variances, given all rows of these patients."""
-        clusters = Clusters.of(codes, len(self.bound), units)
-        known = clusters.rows
-        for name in self.influence if len(self.bound) == 1 else ("auroc",):
-            values = self.influence[name][clusters.code, y[known], bins[known]]
-            self.variance[name] += clusters.squares(values if w is None else values * w[known])
-
-
 @dataclass(eq=False)
 class Tally:
     """Running sums for the groups of one attribute, with a sample of the rows."""
@@ -115,7 +91,9 @@ class Tally:
     bin_width: int = 1  # number of neighbouring bins that are joined
     bin_weights: FloatArray = field(init=False)  # (groups, 2, bins): weight of the rows by label and bin of the score
     bin_counts: FloatArray | None = None  # (groups, 2, bins): number of rows, if there are weights
-    binned: Binned = field(init=False)  # AUROC and average precision, whose variances between patients need a second pass
+    ranks: Ranks = field(init=False)  # of the bins, for AUROC and average precision
+    influence: dict[str, FloatArray] = field(init=False)  # of a row of each group, label and bin on these two
+    variance: dict[str, FloatArray] = field(init=False)  # between patients (groups,), which needs a second pass
     sample: Scores = field(init=False)
     units: IntArray = field(init=False)  # patients of the sample
     decisions: FloatArray = field(init=False)  # on the sample
@@ -149,6 +127,25 @@ class Tally:
         self._sampled_rows += np.bincount(codes[rows], minlength=self.groups)
         self._patients += int(units.max(initial=-1)) + 1
 
+    def rank(self) -> None:
+        """Ranks the bins, once all rows were added."""
+        self.ranks = Ranks(self.bin_weights[:, 0], self.bin_weights[:, 1])
+        self.influence = {name: self.ranks.influence(name) for name in RANKED}
+        self.variance = {name: np.zeros(self.groups) for name in RANKED}
+
+    def add_variance(self, part: Scores, bins: IntArray, codes: IntArray, units: IntArray) -> None:
+        """Adds the squared sums of the patients of one part to the variances, in the second pass."""
+        clusters = Clusters.of(codes, self.groups, units)
+        known = clusters.rows
+        for name in RANKED if self.groups == 1 else RANKED[:1]:
+            values = self.influence[name][clusters.code, part.y[known], bins[known] // self.bin_width]
+            self.variance[name] += clusters.squares(values if part.weight is None else values * part.weight[known])
+
+    def unclustered(self, name: str) -> FloatArray:
+        """The variance of independent rows, without sample weights (groups,)."""
+        counts = self.bin_weights if self.bin_counts is None else self.bin_counts
+        return Ranks(counts[:, 0], counts[:, 1]).unclustered(name)
+
     def finish(self, attribute: Attribute, name: str, *, has_patients: bool) -> None:
         """Makes the sample, once all rows were added."""
         columns: list[Any] = [None if column[0] is None else np.concatenate(column) for column in zip(*self._sampled, strict=True)]
@@ -169,11 +166,11 @@ class Tally:
 
     def aurocs(self, level: float) -> Limits:
         """The AUROC of each group: exact if all its rows are in the sample, else from binned scores."""
-        moments, binned = self.moments, self.binned
+        moments = self.moments
         exact = aurocs(self.sample, self.sample.attribute, self.units, level)
         codes = self.sample.attribute.codes
         complete = np.bincount(codes[codes >= 0], minlength=self.groups) == moments["selection_rate"].rows
-        value, clustered, unclustered = (each["auroc"] for each in (binned.value, binned.variance, binned.unclustered))
+        value, clustered, unclustered = self.ranks.auroc, self.variance["auroc"], self.unclustered("auroc")
         patients, effective = moments["selection_rate"].patients, moments["selection_rate"].effective
         between = clustered * np.where(np.isinf(moments["selection_rate"].degrees), 1.0, ratio(effective, effective - 1))
         rows = [moments[name].rows for name in ("tpr", "fpr")]
@@ -185,18 +182,18 @@ class Tally:
 
     def performance(self, names: Sequence[str], level: float) -> dict[str, Estimate]:
         """The performance of all rows together, if these are the sums of all rows."""
-        moments, binned = self.moments, self.binned
-        estimates = {}
+        moments, estimates = self.moments, {}
         for name in names:
-            if name not in binned.value:
+            if name not in RANKED:
                 estimates[name] = Estimate(*performance_limits(name, moments, level))
                 continue
-            value, variance, unclustered = (float(each[name][0]) for each in (binned.value, binned.variance, binned.unclustered))
+            measured = getattr(self.ranks, name), self.variance[name], self.unclustered(name)
+            value, variance, unclustered = (float(each[0]) for each in measured)
             positives, negatives = (float(moments[rate].rows[0]) for rate in ("tpr", "fpr"))
             if name == "auroc":
                 effect = float(auroc_design_effect(value, variance, unclustered, positives, negatives))
                 low, high = auroc_interval(value, positives / effect, negatives / effect, level)
-                note = f"from binned scores: off by at most {float(binned.bound[0]):.0e}"
+                note = f"from binned scores: off by at most {float(self.ranks.auroc_bound[0]):.0e}"
             else:
                 low, high = wilson(value, min(positives, value * (1 - value) / variance), level)
                 note = "from binned scores"

@@ -152,7 +152,11 @@ def sweep(
     n = tabulate_codes(np.zeros(()), y, codes, levels, weight).n
     cell = cell_index(y, codes, len(levels)).astype(np.min_scalar_type(2 * len(levels) + 1))[order]  # one byte per row fits the cache
     weights = None if weight is None else np.asarray(weight, dtype=np.float64)[order]
-    thresholds, ends = _thresholds(s[order], rounding)
+    upper, lower = s[order][:-1], s[order][1:]
+    middle = (upper - lower) / 2 + lower
+    middle = np.where(middle <= lower, upper, middle)  # two neighbouring floats have nothing between them
+    thresholds = np.concatenate([[np.nextafter(max(s.max(), 1.0), np.inf)], middle, [min(s.min(), 0.0)]])  # below each row
+    ends = np.concatenate([[True], upper - lower > rounding * upper, [True]])  # whether the scores around it differ by more than rounding
     values = {}
     for name in measures:
         gap = name if name in AT_THRESHOLD else canonical_name(name, also=AT_THRESHOLD)
@@ -177,15 +181,6 @@ def sweep_scores(scores: Scores, measures: Sequence[str]) -> Sweep:
     return sweep(scores.score, scores.y, attribute.codes, attribute.levels, measures, weight=normalised(scores.weight))
 
 
-def _thresholds(ranked: FloatArray, rounding: float) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
-    """A threshold below each row in descending order (n + 1,), and whether the scores around it differ by more than rounding."""
-    upper, lower = ranked[:-1], ranked[1:]
-    middle = (upper - lower) / 2 + lower
-    middle = np.where(middle <= lower, upper, middle)  # two neighbouring floats have nothing between them
-    ends = np.concatenate([[True], upper - lower > rounding * upper, [True]])
-    return np.concatenate([[np.nextafter(max(ranked[0], 1.0), np.inf)], middle, [min(ranked[-1], 0.0)]]), ends
-
-
 def _cumulative(functional: Affine, cell: npt.NDArray[np.integer], weights: FloatArray | None) -> FloatArray:
     """offset + the cumulative sum of the weight w of each row's cell (n + 1,), times the sample weights."""
     rows = functional.w.ravel()[cell]
@@ -198,21 +193,6 @@ def _cumulative(functional: Affine, cell: npt.NDArray[np.integer], weights: Floa
 UPPER_BOUND = "upper bound (group-aware, by a linear program)"
 SAME_SHARE = 1e-12  # rounding error of sums of shares
 BOUNDS_AT_ONCE = 1_000_000  # elements in an array of bounds and corners, so that memory does not grow with the number of bounds
-
-
-@dataclass(frozen=True)
-class _Hull:
-    """The largest contribution of a group to the performance at each v: a concave function, given by its corners."""
-
-    v: FloatArray  # ascending
-    best: FloatArray
-
-    def best_between(self, low: FloatArray, high: FloatArray) -> FloatArray:
-        """The largest contribution for a v between two ends; minus infinity if the group has no v there."""
-        peak = self.v[self.best.argmax()]
-        at = np.clip(peak, low, high)  # a concave function is largest at its peak, or as near to it as allowed
-        inside = (at >= self.v[0] - SAME_SHARE) & (at <= self.v[-1] + SAME_SHARE)
-        return np.where(inside, np.interp(at, self.v, self.best), -np.inf)
 
 
 def upper_bound(
@@ -242,7 +222,7 @@ def upper_bound(
     mass = np.ones(len(score)) if weight is None else weight
     n = tabulate_codes(np.zeros(()), label, code, levels, mass).n
     merit = performance_functional(performance, n)
-    hulls: list[_Hull | None] = []
+    hulls: list[tuple[FloatArray, FloatArray] | None] = []
     unconstrained = float(merit.offset)  # the contribution of groups and rows that no bound constrains
     for group in range(-1, len(levels)):
         rows = code == group
@@ -265,20 +245,21 @@ def upper_bound(
     if np.isnan(merit.w).any() or reference is None or not others:
         return np.full(len(allowed), np.nan)
     # The joint contribution of the groups is concave in the reference's v, so it is largest at a corner of some group.
-    corners, best = np.concatenate([hull.v for hull in others]), []
-    for block in np.array_split(allowed, 1 + len(allowed) * (len(reference.v) + 2 * len(corners)) // BOUNDS_AT_ONCE):
+    own, corners, best = reference[0], np.concatenate([places for places, _ in others]), []
+    for block in np.array_split(allowed, 1 + len(allowed) * (len(own) + 2 * len(corners)) // BOUNDS_AT_ONCE):
         b = block[:, None]
-        candidates = np.concatenate([np.broadcast_to(reference.v, (len(block), len(reference.v))), corners - b, corners + b], axis=1)
-        v = np.clip(candidates, reference.v[0], reference.v[-1])
-        total = np.interp(v, reference.v, reference.best)
-        for hull in others:
-            total = total + hull.best_between(v - b, v + b)
+        v = np.clip(np.concatenate([np.broadcast_to(own, (len(block), len(own))), corners - b, corners + b], axis=1), own[0], own[-1])
+        total = np.interp(v, *reference)
+        for places, top in others:  # a concave function is largest at its peak, or as near to it as allowed
+            at = np.clip(places[top.argmax()], v - b, v + b)
+            inside = (at >= places[0] - SAME_SHARE) & (at <= places[-1] + SAME_SHARE)
+            total = total + np.where(inside, np.interp(at, places, top), -np.inf)
         best.append(total.max(axis=1))
     return unconstrained + np.concatenate(best)
 
 
-def _hull(v: FloatArray, contributions: FloatArray) -> _Hull:
-    """The corners of the smallest concave function above these points."""
+def _hull(v: FloatArray, contributions: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """The largest contribution of a group to the performance at each v: the corners, ascending, of the smallest concave function above."""
     order = np.lexsort((contributions, v))
     x, top = v[order], contributions[order]
     last = np.append(np.diff(x) > SAME_SHARE, True)  # the highest of the points at one v
@@ -291,4 +272,4 @@ def _hull(v: FloatArray, contributions: FloatArray) -> _Hull:
         if keep.all():
             break
         x, top = x[keep], top[keep]
-    return _Hull(x, top)
+    return x, top

@@ -32,7 +32,7 @@ import numpy as np
 from equipoise import measures
 from equipoise.data import Scores
 from equipoise.errors import BadInput
-from equipoise.measures import FEW_PATIENTS, AuditSpec, Estimate, FloatArray, Paired, moments_of, pooled_gaps, simultaneous_gaps, units_of
+from equipoise.measures import FEW_PATIENTS, AuditSpec, Estimate, FloatArray, Paired, moments_of_scores, simultaneous_gaps, units_of
 from equipoise.methods.evaluation import NOISE
 from equipoise.methods.goal import BEFORE, Goal, Note
 
@@ -195,7 +195,7 @@ def judge(
         if not ((f >= 0) & (f <= 1)).all():  # NaN is outside as well
             raise BadInput(f"decisions on {name!r} must be 0, 1 or probabilities between them; some are not")
     pair = Paired(scores, (before, after), settings)
-    simultaneous, judged = _at_level(pair, labels * max(len(pair.attribute.others), 1)), []
+    simultaneous, judged = _at_level(pair, labels * max(len(scores.attribute.others), 1)), []
     for was, now in zip(*(simultaneous_gaps(scores, f, goal.measure, settings, labels) for f in (before, after)), strict=True):
         wide, about = simultaneous.gap_change(goal.measure, was.group), {"group": was.group, "reference": was.reference}
         ends = {"simultaneous_low": wide.low, "simultaneous_high": wide.high, "patients": was.patients}
@@ -297,20 +297,24 @@ def _factors(
     low, high = (np.array([getattr(gap.change, end) for gap in gaps]) for end in ("simultaneous_low", "simultaneous_high"))
     mean, known = (old + new) / 2, np.array([gap.known for gap in gaps])
 
-    def from_zero(ends: tuple[FloatArray, FloatArray]) -> FloatArray:
+    def limits(f: FloatArray, at: float = level) -> tuple[FloatArray, FloatArray]:
+        return moments_of_scores(scores, f).gap(measures.coefficients(measure)).limits(at)[1:]
+
+    def from_zero(at: float) -> FloatArray:  # the mean of both gaps is the gap of the pooled decisions
+        ends = limits((before + after) / 2, at)
         factor: FloatArray = np.where(mean > 0, mean - ends[0], ends[1] - mean) / np.abs(mean)
         return factor
 
     with np.errstate(divide="ignore", invalid="ignore"):
         to_change = np.where(change < 0, high - change, change - low) / np.abs(change)
-        aside = from_zero(pooled_gaps(scores, before, after, measure, ONE_SE))  # a gap that changed sides must lie clearly on the new one
+        aside = from_zero(ONE_SE)  # a gap that changed sides must lie clearly on the new one
         larger = np.where(old * new < 0, np.maximum(to_change, aside), to_change)
         increase = np.where(known & (np.abs(new) > np.abs(old) + NOISE), larger, np.inf)
-        own = np.maximum(to_change, from_zero(pooled_gaps(scores, before, after, measure, level)))
+        own = np.maximum(to_change, from_zero(level))
         below_itself = np.where(np.abs(new) >= np.abs(old) - NOISE, np.inf, own)
         worst = int(np.where(known, np.abs(old), -1.0).argmax())
-        old_low, old_high = (ends[worst] for ends in pooled_gaps(scores, before, before, measure, level))
-        new_low, new_high = pooled_gaps(scores, after, after, measure, level)
+        old_low, old_high = (ends[worst] for ends in limits(before))
+        new_low, new_high = limits(after)
         down, up = old[worst] - old_low if old[worst] > 0 else old_high - old[worst], np.where(new > 0, new_high - new, new - new_low)
         difference = np.abs(old[worst]) - np.abs(new)
         below_worst = np.where(old[worst] * new > 0, np.hypot(down, up), down + up) / difference
@@ -325,12 +329,12 @@ def _kept_rates(pair: Paired, after: FloatArray, goal: Goal, labels: int) -> lis
     """
     scores, attribute = pair.scores, pair.scores.attribute
     wide = _at_level(pair, labels * max(len(goal.keep) * len(attribute.levels), 1))
-    sums = moments_of(after, scores.y, attribute.codes, len(attribute.levels), units_of(scores.patients, len(scores)), scores.weight)
+    sums = moments_of_scores(scores, after)
     rates = []
     for rate, least in goal.keep.items():
         name = "selection_rate" if rate == "selection" else rate
         high = sums.signed({name: 1.0}).limits(wide.settings.level)[2]
-        old, new = pair.before.rate(rate), pair.after.rate(rate)
+        old, new = (cells.rate(rate) for cells in pair.cells)
         for k, change in enumerate(wide.rate_changes(rate)):
             if sums[name].patients[k] < pair.settings.min_patients:
                 continue
