@@ -29,7 +29,7 @@ from equipoise.studies import (
 from equipoise.studies.networks import Network
 from equipoise.studies.plan import StudyData, tasks_of
 from equipoise.studies.run import TasksFailed, _Run
-from equipoise.studies.worker import _parts
+from equipoise.studies.worker import _made_parts
 from support.facts import facts
 
 
@@ -282,6 +282,6 @@ def test_splits_of_the_real_images(data_root: Path) -> None:
         pytest.skip("no cxr-nih in EQUIPOISE_DATA")
     plan = read_plan("nih")
     cohort = StudyData(source="nih", options={"finding": "effusion", "size": 16}).load(data_root)
-    parts = _parts(plan, "nih-effusion-resnet-18", cohort, 0)
+    parts = _made_parts(plan, "nih-effusion-resnet-18", cohort, 0)
     assert [round(float((p.groups == "M").mean()), 2) for p in parts] == [0.75, 0.5, 0.5]
     assert [float(p.y.mean()) for p in parts] == [0.5, 0.5, 0.5]
