@@ -19,7 +19,7 @@ import pandas as pd
 from sklearn.metrics import balanced_accuracy_score
 
 from equipoise.comparison import audit
-from equipoise.data import Scores
+from equipoise.data import Attribute, Scores
 from equipoise.measures import Cells, cell_index, gap_values, multiplicities, sums_by_unit, sweep, units_of
 
 
@@ -53,7 +53,7 @@ def million() -> dict[str, object]:
     score = np.clip(rng.normal(0.5 + 0.1 * y - 0.05 * codes, 0.2), 0, 1)
 
     def ours() -> object:
-        return sweep(score, y, codes, ("ref", "other"), ("spd", "eod", "balanced_accuracy")).best("balanced_accuracy")
+        return sweep(score, y, Attribute("group", ("ref", "other"), codes), ("spd", "eod", "balanced_accuracy")).best("balanced_accuracy")
 
     def grid() -> float:
         # What the published code does at each of 101 thresholds: the performance, then the gap.

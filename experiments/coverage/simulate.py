@@ -30,7 +30,7 @@ import equipoise as eq
 from equipoise.data import Attribute, Scores
 from equipoise.measures import GAPS, AuditSpec, Paired, coefficients
 from equipoise.measures.auditing import detectable_gaps, estimate_performance
-from equipoise.measures.gaps import PERFORMANCE
+from equipoise.measures.gaps import PERFORMANCE, thresholds_of
 from equipoise.measures.moments import Moments, moments_of
 from equipoise.measures.score_measures import aurocs, binned_error, decision_curves, estimate_scores
 
@@ -289,7 +289,7 @@ def hits_of(samples: Sequence[Sample], world: World) -> Iterator[Hit]:
     for k in range(0, many, groups):  # the reference is calibrated
         if not np.isnan(error.value[k]):
             yield "band of a calibrated model", "calibration_error", "a", error.value[k], error.low[k], error.high[k], wrong[k]
-    where, cuts = (attribute.name, attribute.levels), settings.curve_thresholds
+    where, cuts = (attribute.name, attribute.levels), thresholds_of(settings.thresholds)
     for row in decision_curves(rows, *where, cuts, settings.level, settings.min_patients).itertuples():
         if not np.isnan(row.net_benefit):
             k, truth = int(row.group) % groups, world.net_benefit(int(row.group) % groups, row.threshold)

@@ -21,7 +21,7 @@ import torch
 from scipy.stats import multivariate_normal
 
 import equipoise as eq
-from equipoise.measures import gap_values, performance_functional, tabulate, tabulate_codes
+from equipoise.measures import gap_values, performance_functional, tabulate
 from equipoise.methods import Label, run_method
 from equipoise.methods.evaluation import LabelResult
 from equipoise.models import predict
@@ -75,7 +75,7 @@ def on_grid(self: Label, scores: np.ndarray, max_gap: float | None = None, least
     if max_gap is None or least is not None:
         return EXACT(self, scores, max_gap, least)
     thresholds = np.linspace(0, 1, 101)
-    tables = [tabulate_codes((scores > t).astype(float), self.y, self.codes, self.levels) for t in thresholds]
+    tables = [tabulate((scores > t).astype(float), self.y, self.attribute) for t in thresholds]
     gaps = np.array([gap_values(self.measure, c)[..., 0] for c in tables])  # (thresholds, R)
     performances = np.array([performance_functional(self.performance, c.n)(c) for c in tables])
     best, r = np.where(np.abs(gaps) < max_gap, performances, 0).argmax(0), np.arange(len(scores))

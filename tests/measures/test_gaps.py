@@ -61,9 +61,8 @@ def test_a_sum_of_rates_is_the_sum_of_its_gaps(weights: dict[str, float], sample
     expected = sum(w * gap_values(single[rate], cells) for rate, w in weights.items())
     np.testing.assert_allclose(gap_values(name, cells), expected, atol=1e-10)
     assert labels_needed(name) == tuple(sorted(label for rate in weights if (label := RATES[rate]) is not None))
-    codes, levels = sample.attribute.codes, sample.attribute.levels
     mine = "".join(f"{w:+.17g}*{rate}" for rate, w in weights.items())
-    swept = sweep(sample.score, sample.y, codes, levels, (name, mine))
+    swept = sweep(sample.score, sample.y, sample.attribute, (name, mine))
     np.testing.assert_allclose(np.abs(swept.values[name]), np.abs(swept.values[mine]), atol=1e-10)
 
 

@@ -223,14 +223,14 @@ def test_rows_without_a_group_are_left_out_and_an_empty_cell_has_no_p_value() ->
     assert one(f, y, codes, "eod") == one(f[:4], y[:4], codes[:4], "eod")
     assert np.isnan(one([1.0], [1], [-1], "eod"))
     assert np.isnan(one([1.0, 0.0], [0, 0], [0, 1], "eod"))  # nobody is positive
-    assert np.isnan(largest_gap_p_value([1.0, 0.0], [0, 0], [0, 1], LEVELS, None, "eod"))
+    assert np.isnan(largest_gap_p_value(p_values([1.0, 0.0], [0, 0], [0, 1], LEVELS, None, ["eod"])["eod"]))
 
 
 def test_of_several_groups_the_smallest_p_value_is_adjusted_for_their_number() -> None:
     rng = np.random.default_rng(11)
     f, y, codes = rng.integers(0, 2, 90).astype(float), np.ones(90, int), np.arange(90) % 3
     each = p_values(f, y, codes, ("a", "b", "c"), None, ["eod"])["eod"]
-    assert largest_gap_p_value(f, y, codes, ("a", "b", "c"), None, "eod") == pytest.approx(min(1, 2 * each.min()))
+    assert largest_gap_p_value(each) == pytest.approx(min(1, 2 * each.min()))
 
 
 def test_the_seed_decides() -> None:

@@ -102,8 +102,7 @@ def test_replicates_are_a_loop_and_counts_alone_will_not_do():
 
 @given(sample=samples(missing=True), max_gap=st.floats(0, 0.5))
 def test_the_sweep_equals_brute_force_and_passes_over_what_has_no_value(sample: Sample, max_gap: float):
-    codes, levels = sample.attribute.codes, sample.attribute.levels
-    swept = sweep(sample.score, sample.y, codes, levels, (*QUOTIENTS, "balanced_accuracy"))
+    swept = sweep(sample.score, sample.y, sample.attribute, (*QUOTIENTS, "balanced_accuracy"))
     for measure in QUOTIENTS:
         for k in places(len(swept.thresholds)):
             decisions = at_threshold(sample.score, swept.thresholds[k])

@@ -11,6 +11,7 @@ from equipoise.data import Scores
 from equipoise.errors import BadInput
 from equipoise.measures import read_audit, with_checksum
 from equipoise.measures.audit import audit_from
+from equipoise.measures.gaps import thresholds_of
 from support.audits import audit_of, frame_of
 from support.facts import says
 
@@ -29,7 +30,7 @@ def test_reading_and_writing_an_audit_again_changes_nothing(tmp_path):
     again = read_audit(tmp_path / "audit.json")
     assert again.to_dict() == plain
     assert again["eod"] == found["eod"]
-    asked = found.settings.changed(thresholds=found.settings.curve_thresholds)
+    asked = found.settings.changed(thresholds=thresholds_of(found.settings.thresholds))
     assert (again.rule, again.settings, again.findings) == (found.rule, asked, found.findings)
     pd.testing.assert_frame_equal(again.gaps, found.gaps, check_dtype=False)
     pd.testing.assert_frame_equal(again.groups, found.groups, check_dtype=False)

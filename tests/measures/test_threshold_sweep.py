@@ -17,7 +17,7 @@ ALL = (*GAPS, "accuracy", "balanced_accuracy", "f1")
 
 @given(sample=samples())
 def test_thresholds_equal_brute_force(sample: Sample):
-    swept = sweep(sample.score, sample.y, sample.attribute.codes, sample.attribute.levels, ALL)
+    swept = sweep(sample.score, sample.y, sample.attribute, ALL)
     assert len(swept.thresholds) == len(np.unique(sample.score)) + 1
     for k in places(len(swept.thresholds)):
         decision = at_threshold(sample.score, swept.thresholds[k])
@@ -35,7 +35,7 @@ def test_thresholds_equal_brute_force(sample: Sample):
 
 @given(sample=samples(), max_gap=st.floats(0, 0.5))
 def test_best_threshold_equals_brute_force(sample: Sample, max_gap: float):
-    swept = sweep(sample.score, sample.y, sample.attribute.codes, sample.attribute.levels, ("eod", "balanced_accuracy"))
+    swept = sweep(sample.score, sample.y, sample.attribute, ("eod", "balanced_accuracy"))
     free = swept.best("balanced_accuracy")
     assert free.values["balanced_accuracy"] == pytest.approx(swept.values["balanced_accuracy"].max(), abs=1e-12)
     bounded = swept.best("balanced_accuracy", gap="eod", max_gap=max_gap)
@@ -47,7 +47,7 @@ def test_best_threshold_equals_brute_force(sample: Sample, max_gap: float):
 
 def test_a_bound_that_cannot_be_met_gives_the_smallest_gap_and_says_so():
     attribute = Attribute.of(["F", "M"], reference="M")
-    swept = sweep([0.5, 0.5], [1, 1], attribute.codes, attribute.levels, ("eod", "accuracy"))
+    swept = sweep([0.5, 0.5], [1, 1], attribute, ("eod", "accuracy"))
     choice = swept.best("accuracy", gap="eod", max_gap=-1.0)
     assert not choice.met
     assert choice.values["eod"] == 0.0
@@ -57,7 +57,7 @@ def test_neighbouring_floats_are_told_apart():
     low = 0.3
     high = float(np.nextafter(low, 1))
     attribute = Attribute.of(["F", "M"], reference="M")
-    swept = sweep([low, high], [0, 1], attribute.codes, attribute.levels, ("accuracy",))
+    swept = sweep([low, high], [0, 1], attribute, ("accuracy",))
     best = swept.best("accuracy")
     assert best.values["accuracy"] == 1.0
     assert at_threshold([low, high], best.threshold).tolist() == [0.0, 1.0]
@@ -65,13 +65,14 @@ def test_neighbouring_floats_are_told_apart():
 
 def test_sums_of_rates_and_unknown_names():
     attribute = Attribute.of(["F", "F", "M", "M"], reference="M")
-    swept = sweep([0.9, 0.1, 0.8, 0.2], [1, 0, 1, 0], attribute.codes, attribute.levels, ("2*selection", "spd"))
+    swept = sweep([0.9, 0.1, 0.8, 0.2], [1, 0, 1, 0], attribute, ("2*selection", "spd"))
     np.testing.assert_allclose(swept.values["2*selection"], 2 * swept.values["spd"])
     with pytest.raises(UnknownName, match=suggests("spd")):
-        sweep([0.5, 0.1], [1, 0], attribute.codes[:2], attribute.levels, ("spdd",))
+        sweep([0.5, 0.1], [1, 0], attribute.take([0, 1]), ("spdd",))
 
 
 def test_scores_within_the_rounding_are_one_threshold():
-    swept = sweep([0.4, 0.4 * (1 + 1e-7), 0.8, 0.8 - 1e-3], [0, 1, 1, 0], [0, 1, 0, 1], ("F", "M"), ("accuracy",), rounding=1e-6)
+    attribute = Attribute("sex", ("F", "M"), np.array([0, 1, 0, 1]))
+    swept = sweep([0.4, 0.4 * (1 + 1e-7), 0.8, 0.8 - 1e-3], [0, 1, 1, 0], attribute, ("accuracy",), rounding=1e-6)
     assert len(swept.thresholds) == 4
     assert swept.values["accuracy"].tolist() == [0.5, 0.75, 0.5, 0.5]

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from equipoise.data import Attribute
 from equipoise.errors import BadInput, EmptyCell, UnknownName
 from equipoise.measures import at_threshold, tabulate
 from equipoise.methods import METHODS, Goal, select
@@ -179,7 +180,7 @@ def test_the_highest_threshold_that_keeps_rates_is_exact():
     for _ in range(20):
         scores, y, codes = np.round(rng.random(60), 1), rng.integers(0, 2, 60), rng.integers(0, 2, 60)
         least, fine = rng.random(4), []
-        found = highest_threshold({"tpr": 0.0, "selection": 0.0}, scores, y, codes, 2, least)
+        found = highest_threshold({"tpr": 0.0, "selection": 0.0}, scores, y, Attribute("sex", ("M", "F"), codes), least)
         for cut in np.unique(scores):
             decided = scores >= cut
             rates = [decided[(codes == g) & (y == 1)].mean() for g in (0, 1)] + [decided[codes == g].mean() for g in (0, 1)]

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from equipoise.data import Cohort
+from equipoise.data import Attribute, Cohort
 from equipoise.errors import BadInput, UnknownName
-from equipoise.measures import gap_values, tabulate, tabulate_codes
+from equipoise.measures import gap_values, tabulate
 from equipoise.measures.sweeps import gap_functional
 from equipoise.methods import Data, Goal, Label, run_method
 from equipoise.methods.constrained import PACE, ConstrainedSettings, _Balance, expected_weights, posterior, slope
@@ -155,7 +155,7 @@ def test_the_teachers_probabilities_add_up_to_the_positives_of_each_group():
 def test_certain_labels_give_the_weights_of_the_gap(measure: str):
     rng = np.random.default_rng(1)
     codes, y = rng.integers(0, 3, 200), rng.integers(0, 2, 200)
-    cells = tabulate_codes(np.zeros(y.shape), y, codes, ("M", "F1", "F2"))
+    cells = tabulate(np.zeros(y.shape), y, Attribute("sex", ("M", "F1", "F2"), codes))
     for group in (1, 2):
         w = gap_functional(measure, cells.n, group).weights(y, codes)
         np.testing.assert_allclose(expected_weights(measure, cells, group, codes, y.astype(float)), w)

@@ -100,7 +100,7 @@ def test_the_smooth_gap_is_the_mean_over_thresholds_about_as_good_as_the_best(pr
     data = Data.of(cohort, {"": paper_goal("eod")})
     now = data.evaluate(under_repair(model, cohort).evaluate())
     label = data.labels[0]
-    swept = sweep(now.scores, label.y, label.codes, label.levels, ("eod", "balanced_accuracy"))
+    swept = sweep(now.scores, label.y, label.attribute, ("eod", "balanced_accuracy"))
     best = np.nanmax(swept.values["balanced_accuracy"])
     positives = label.y.sum()
     error = 0.5 * np.sqrt(best * (1 - best) * (1 / positives + 1 / (label.y.size - positives)))

@@ -64,9 +64,7 @@ def test_sweep_threshold_and_upper_bound(times: np.ndarray) -> None:
     plain = scores()
     copies, heavy = replicated(plain, times), weighted(plain, times)
     for measure in ("eod", "ppv_gap", "f1", "accuracy", "tpr-fpr"):
-        swept = [
-            sweep(own.score, own.y, own.attribute.codes, own.attribute.levels, (measure,), weight=own.weight) for own in (heavy, copies)
-        ]
+        swept = [sweep(own.score, own.y, own.attribute, (measure,), weight=own.weight) for own in (heavy, copies)]
         assert swept[0].thresholds.tolist() == swept[1].thresholds.tolist()
         assert swept[0].values[measure] == pytest.approx(swept[1].values[measure], abs=1e-10, nan_ok=True)
     assert choose_rule(valid=heavy).value == choose_rule(valid=copies).value

@@ -26,7 +26,7 @@ def oracle(n: int, **knobs: float) -> Scores:
 
 
 def oracle_gap(scores: Scores) -> float:
-    found = sweep(scores.score, scores.y, scores.attribute.codes, scores.attribute.levels).best()
+    found = sweep(scores.score, scores.y, scores.attribute).best()
     return float(found.values["eod"])
 
 

@@ -151,7 +151,7 @@ class _Part:
 
 def _look(scores: Scores, goal: Goal) -> tuple[float, float, float]:
     attribute = scores.attribute
-    choice = sweep(scores.score, scores.y, attribute.codes, attribute.levels, (goal.measure, goal.performance)).best(goal.performance)
+    choice = sweep(scores.score, scores.y, attribute, (goal.measure, goal.performance)).best(goal.performance)
     return float(choice.values[goal.measure]), float(choice.values[goal.performance]), float(choice.threshold)
 
 

@@ -173,12 +173,12 @@ def _constrained(
         value = (gain - multiple * direction * gap) * model.weight
         return (value > 0).astype(np.int64), np.abs(value)
 
-    attribute, wanted = chosen_on.attribute, (goal.measure, goal.performance)
+    wanted = (goal.measure, goal.performance)
     best: tuple[float, float, float] | None = None
     direction = 0.0
     for multiple in MULTIPLES:
         score = model.choice_scores(*labels_and_weights(multiple), model.strength)
-        choices = sweep(score, chosen_on.y, attribute.codes, attribute.levels, wanted, weight=chosen_on.weight)
+        choices = sweep(score, chosen_on.y, chosen_on.attribute, wanted, weight=chosen_on.weight)
         if not direction:  # the sign of the gap at the best performance, from the first multiple, which is 0
             direction = float(np.sign(choices.best(goal.performance).values[goal.measure]))
         choice = choices.best(goal.performance, gap=goal.measure, max_gap=max_gap)

@@ -367,7 +367,8 @@ def balances(scores: Scores, shown: ShownGroups, before: FloatArray, after: Floa
         sums = [
             np.where(enough, moments.signed(signs).limits(settings.level), np.nan) for signs in BALANCE
         ]  # value, low and high: (3, groups)
-        tables = [measures.tabulate_codes(decided, scores.y, codes, tuple(map(str, names)), scores.weight) for decided in (before, after)]
+        groups = Attribute("", tuple(map(str, names)), codes)
+        tables = [measures.tabulate(decided, scores.y, groups, scores.weight) for decided in (before, after)]
         with np.errstate(invalid="ignore"):  # groups without rows; the last entry of a table is of rows without a group
             errors = [np.array([cells.n[:, 1] - cells.s[:, 1], cells.s[:, 0]]) / cells.n.sum(1) for cells in tables]
         shares = [np.where(enough, error[:, : len(names)], np.nan) for error in errors]

@@ -29,7 +29,6 @@ from .cells import ratio as ratio
 from .cells import require_cells as require_cells
 from .cells import sums_at as sums_at
 from .cells import tabulate as tabulate
-from .cells import tabulate_codes as tabulate_codes
 from .cells import worst_gap as worst_gap
 from .conditions import Condition as Condition
 from .conditions import Fact as Fact
@@ -98,7 +97,6 @@ from .sweeps import gap_functional as gap_functional
 from .sweeps import linearised as linearised
 from .sweeps import performance_functional as performance_functional
 from .sweeps import sweep as sweep
-from .sweeps import sweep_scores as sweep_scores
 from .sweeps import upper_bound as upper_bound
 from .thresholds import ARGMAX as ARGMAX
 from .thresholds import NEVER as NEVER

@@ -8,7 +8,7 @@ and is decided so if no label is decided positive.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -38,6 +38,7 @@ from equipoise.measures.gaps import (
     coefficients,
     is_quotient,
     labels_needed,
+    thresholds_of,
 )
 from equipoise.measures.intervals import INSUFFICIENT, Estimate, Limits, detectable_gap, fewer_clusters
 from equipoise.measures.moments import Moments, SignedSum, concatenate_sums, moments_of, moments_of_scores, units_of
@@ -45,6 +46,7 @@ from equipoise.measures.permutation import adjusted, comparisons_of, joint_level
 from equipoise.measures.score_measures import (
     ALL_ROWS,
     CURVES,
+    RANKED,
     SCORE_MEASURES,
     Measured,
     Ranking,
@@ -54,7 +56,6 @@ from equipoise.measures.score_measures import (
     estimate_scores,
     losses_of,
     operating_points,
-    performance_limits,
     sample_of,
 )
 from equipoise.measures.thresholds import Described, Rule
@@ -225,7 +226,7 @@ def _label_audit(
         frames = []
         for measured, name, levels in ((overall, ALL_ROWS, (ALL_ROWS,)), *of_groups):
             if measured is not None:
-                frames.append(decision_curves(measured[0], name, levels, spec.curve_thresholds, spec.level, spec.min_patients))
+                frames.append(decision_curves(measured[0], name, levels, thresholds_of(spec.thresholds), spec.level, spec.min_patients))
         return pd.concat(frames, ignore_index=True)
 
     of_scores = {} if overall is None else {"curves": curves}
@@ -300,20 +301,16 @@ def _audit_parts(source: Source, spec: AuditSpec, progress: Progress | None) -> 
     *attributes, everyone = tallies
     if source.has_scores:
         require_decided_cells(spec, [each.cells for each in attributes[: len(source.attributes)]], source.name)
-    estimates = [
-        AttributeEstimates(
-            counts.shown(k, each.sample.attribute.codes),
-            each.moments,
-            each.aurocs(spec.level),
-            each.score_measures(spec) if source.has_scores else None,
-            partial(each.p_values, spec.gaps, spec.seed),
-            spec.gaps,
-        )
-        for k, each in enumerate(attributes)
-    ]
-    overall = everyone.score_measures(spec) if source.has_scores else None
+    estimates = []
+    for k, each in enumerate(tallies):  # those of all rows together last
+        of_groups = each.sample.attribute
+        overall = estimate_scores(each.sample, of_groups, each.units, spec, each.losses) if source.has_scores else None
+        if each is not everyone:
+            shown, tests = counts.shown(k, of_groups.codes), partial(each.p_values, spec.gaps, spec.seed)
+            estimates.append(AttributeEstimates(shown, each.moments, each.aurocs(spec.level), overall, tests, spec.gaps))
+    performance = performance_of(spec.performance, everyone.moments, spec.level, everyone.ranked)
     rows = int(everyone.moments["selection_rate"].rows.sum())
-    return _label_audit(source, spec, counts, estimates, everyone.performance(spec.performance, spec.level), overall, rows)
+    return _label_audit(source, spec, counts, estimates, performance, overall, rows)
 
 
 def _group_frame(found: AttributeEstimates, spec: AuditSpec, unit: str) -> pd.DataFrame:
@@ -460,20 +457,28 @@ def _tested_together(untested: Sequence[tuple[LabelAudit, Sequence[AttributeEsti
 
 def estimate_performance(scores: Scores, f: FloatArray, names: Sequence[str], settings: AuditSpec) -> dict[str, Estimate]:
     """The performance measures of all rows together, each with its interval."""
-    if not names:
-        return {}
     units = units_of(scores.patients, len(scores))
+    ranking = cache(partial(Ranking, scores.rank, scores.y, units, scores.weight))  # sorts the rows only for a measure of their order
+
+    def ranked(name: str, level: float) -> Estimate:
+        return Estimate(*(ranking().auroc if name == "auroc" else ranking().average_precision)(level))
+
     sums = moments_of(f, scores.y, np.zeros(len(scores), np.int64), 1, units, scores.weight)
-    lacking = [label for label, n in zip(("negatives", "positives"), sums.total[0, :2], strict=True) if n == 0]
-    ranked = None if lacking else Ranking(scores.rank, scores.y, units, scores.weight)
-    estimates = {}
+    return performance_of(names, sums, settings.level, ranked)
+
+
+def performance_of(names: Sequence[str], sums: Moments, level: float, ranked: Callable[[str, float], Estimate]) -> dict[str, Estimate]:
+    """The performance measures of all rows together from their moments; `ranked` estimates those of the order of the scores."""
+    lacking, estimates = [label for label, n in zip(("negatives", "positives"), sums.total[0, :2], strict=True) if n == 0], {}
     for name in names:
-        if ranked is None and name != "accuracy":
+        if lacking and name != "accuracy":
             estimates[name] = Estimate(np.nan, np.nan, np.nan, f"{INSUFFICIENT}: no {' and no '.join(lacking)}")
-        elif ranked is not None and name in ("auroc", "average_precision"):
-            estimates[name] = Estimate(*(ranked.auroc if name == "auroc" else ranked.average_precision)(settings.level))
+        elif name in RANKED:
+            estimates[name] = ranked(name, level)
         else:
-            estimates[name] = Estimate(*performance_limits(name, sums, settings.level))
+            signed = {"balanced_accuracy": {"tpr": 0.5, "fpr": -0.5}, "f1": {"jaccard": 1.0}}.get(name, {name: 1.0})
+            ends = np.array([float(end[0]) for end in sums.signed(signed).limits(level)]) + (0.5 if name == "balanced_accuracy" else 0.0)
+            estimates[name] = Estimate(*np.clip(2 * ends / (1 + ends) if name == "f1" else ends, 0.0, 1.0).tolist())
     return estimates
 
 

@@ -49,14 +49,8 @@ class Cells:
 
 def tabulate(f: npt.ArrayLike, y: npt.ArrayLike, attribute: Attribute, weight: npt.ArrayLike | None = None) -> Cells:
     """The cell table of decisions f (..., n) with labels y and groups; `weight` counts a row several times or partly."""
-    return tabulate_codes(f, y, attribute.codes, attribute.levels, weight)
-
-
-def tabulate_codes(
-    f: npt.ArrayLike, y: npt.ArrayLike, codes: npt.ArrayLike, levels: tuple[str, ...], weight: npt.ArrayLike | None = None
-) -> Cells:
-    """`tabulate` for group codes (n,)."""
-    cell, size = cell_index(y, codes, len(levels)), 2 * (len(levels) + 1)
+    levels = attribute.levels
+    cell, size = cell_index(y, attribute.codes, len(levels)), 2 * (len(levels) + 1)
     mass = np.ones(len(cell)) if weight is None else np.asarray(weight, dtype=np.float64)
     values = np.asarray(f, dtype=np.float64) * mass
     grid = (*values.shape[:-1], len(levels) + 1, 2)

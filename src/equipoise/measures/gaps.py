@@ -294,12 +294,8 @@ def thresholds_of(thresholds: str | Sequence[float]) -> tuple[float, ...]:
 DERIVED = "derived"  # given instead of the name of a label: no label means "no finding", so it is derived
 
 
-def _audit_measure(measure: Gap) -> str:
-    """The canonical name of a measure of an audit; an invalid one is an error before anything is computed."""
-    return str(measure) if measure in OVERALL else canonical_name(measure, also=OVERALL)
-
-
-Named = Annotated[Gap, AfterValidator(_audit_measure)]
+# The canonical name of a measure of an audit; an invalid one is an error before anything is computed.
+Named = Annotated[Gap, AfterValidator(lambda measure: str(measure) if measure in OVERALL else canonical_name(measure, also=OVERALL))]
 
 
 class AuditSpec(Specification):
@@ -350,11 +346,6 @@ class AuditSpec(Specification):
         """A range in words stays as it is, once it can be read; other thresholds are sorted."""
         cuts = thresholds_of(thresholds)
         return thresholds if isinstance(thresholds, str) else cuts
-
-    @property
-    def curve_thresholds(self) -> tuple[float, ...]:
-        """The thresholds of the decision curves, in ascending order."""
-        return thresholds_of(self.thresholds)
 
     @property
     def wanted(self) -> tuple[str, ...]:

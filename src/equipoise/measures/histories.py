@@ -91,11 +91,6 @@ class AuditSums:
             performance={name: audit.estimates[name] for name in PERFORMANCE if name in audit.estimates},
         )
 
-    @property
-    def references(self) -> dict[str, str]:
-        """The reference of each attribute."""
-        return {name: levels[0] for name, levels in self.groups.items()}
-
 
 SumsByPeriod = Mapping[str, Mapping[str, AuditSums]]  # by period, in chronological order, then by label
 
@@ -437,7 +432,7 @@ class History:
             return []
         last, last_by_label = next(reversed(others.items()))
         if set(by_label) != set(last_by_label):
-            labels, known = _listed(by_label), _listed(last_by_label)
+            labels, known = (", ".join(names) or "one label without a name" for names in (by_label, last_by_label))
             return [f"this audit is of {labels}, the history of {known}. Audit the same --label, or use another file."]
         problems = []
         for label, new in by_label.items():
@@ -447,7 +442,7 @@ class History:
                 ("at the level", new.level, old.level),
                 ("with sample weights:", new.weighted, old.weighted),
                 ("by", ", ".join(new.groups), ", ".join(old.groups)),
-                ("with the references", _listed(new.references.values()), _listed(old.references.values())),
+                ("with the references", *(", ".join(levels[0] for levels in audit.groups.values()) for audit in (new, old))),
             ):
                 if value != before:
                     problems.append(
@@ -508,10 +503,6 @@ def _period_problems(period: str, known: Collection[str], replace: bool) -> list
             f"{period} is before {max(later)}, which is in the history already. Add periods in the order of time, to a new file if needed."
         ]
     return []
-
-
-def _listed(names: Collection[str]) -> str:
-    return ", ".join(names) or "one label without a name"
 
 
 # The file
@@ -596,8 +587,7 @@ def _file_problems(periods: SumsByPeriod) -> Iterator[str]:
             if repeated := [groups for groups in sums.groups.values() if len(set(groups)) < len(groups)]:
                 yield f"a group of {', '.join(repeated[0])} of {period} is repeated"
             for each in sums.sums.values():
-                arrays = each.total, each.second, each.rows, each.units
-                if not all((np.isfinite(array) & (array >= 0)).all() for array in arrays):
+                if not all((np.isfinite(array) & (array >= 0)).all() for array in each.arrays()):
                     yield "sums must be finite and not negative"
 
 

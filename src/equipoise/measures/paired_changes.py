@@ -16,16 +16,7 @@ from equipoise.data import Scores
 from equipoise.measures.cells import Cells, FloatArray, gap_values, largest_gap, performance_values, ratio, tabulate
 from equipoise.measures.gaps import MEASURES, AuditSpec, coefficients, is_quotient, terms
 from equipoise.measures.intervals import Estimate, combined
-from equipoise.measures.moments import (
-    BOTH,
-    CHANGES,
-    Clusters,
-    Columns,
-    Moments,
-    SignedSum,
-    moments_of_change,
-    units_of,
-)
+from equipoise.measures.moments import BOTH, CHANGES, Clusters, Columns, Moments, SignedSum, moments_of_change, units_of
 
 SAME_GAP = 0.01  # by how much a gap may be larger and still count as equal
 NEGLIGIBLE_CHANGE = 5e-4  # smaller changes count as none: they would be printed as 0.0 or 0.1 points

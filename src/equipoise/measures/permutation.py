@@ -47,10 +47,8 @@ MANY_COMPARISONS, FIRST_DRAWS = 500, 99  # with more comparisons, gaps reached i
 NO_SIGN = 0.2  # p-values of intervals above this save the draws; p-values from draws below it are compared with that of the interval
 PER_COMPARISON = 100  # draws per comparison adjusted for, so that the smallest adjusted p-value is about 0.01
 MOST_WORK = 2_000_000  # further draws times kinds of patients
-MANY_PATIENTS, MANY_EVENTS = (
-    500,
-    50,
-)  # effective patients, and patients with and without an event, in every cell: the statistic is then normal
+MANY_PATIENTS = 500  # effective patients in every cell, and
+MANY_EVENTS = 50  # patients with and without an event: the statistic is then normal
 DRAWN_AT_ONCE = 4_000_000  # numbers in one block of draws
 FAR_TAIL = 40  # standard deviations from the mean, beyond which a hypergeometric tail is computed as a normal one (0 in print)
 NANOSECONDS = (90, 12_000, 35)  # measured cost of a draw: per kind of patient; for sampling patients one by one; per sampled patient
@@ -115,22 +113,12 @@ def p_values(
     return {measure: found[by_signature[signature(measure)]] for measure in measures}
 
 
-def largest_gap_p_value(
-    decisions: npt.ArrayLike,
-    y: npt.ArrayLike,
-    codes: npt.ArrayLike,
-    levels: tuple[str, ...],
-    patients: npt.NDArray[np.object_] | None,
-    measure: str,
-    *,
-    seed: int = 0,
-) -> float:
-    """The p-value of the largest |gap| over the groups: the smallest of their p-values times their number; NaN if no group has one.
+def largest_gap_p_value(by_group: FloatArray) -> float:
+    """The p-value of the largest |gap|: the smallest of the groups' p-values times their number; NaN if no group has one.
 
-    >>> largest_gap_p_value([1, 1, 1, 0, 0, 0], [1] * 6, [0, 0, 0, 1, 1, 1], ("M", "F"), None, "eod")
+    >>> largest_gap_p_value(np.array([0.3, 0.05, np.nan]))
     0.1
     """
-    by_group = p_values(decisions, y, codes, levels, patients, [measure], comparisons=len(levels) - 1, seed=seed)[measure]
     known = by_group[~np.isnan(by_group)]
     return round(min(1.0, float(known.min()) * len(known)), 12) if len(known) else float("nan")
 

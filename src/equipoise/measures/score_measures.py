@@ -48,6 +48,7 @@ CURVES = ["attribute", "group", "threshold", "net_benefit", "low", "high", "trea
 RESAMPLES = 999  # of the labels of a calibrated model
 SCORE_MEASURES = (*OVERALL_SCORE_MEASURES, "sensitivity_at_specificity", "specificity_at_sensitivity")  # each with an interval
 ALL_ROWS = "all"  # the attribute and the group of all rows together, including rows without a group
+RANKED = ("auroc", "average_precision")  # measures of the order of the scores
 SAMPLED_ROWS = 200_000  # expected in the sample of a larger group; smaller groups are used in full
 
 
@@ -400,13 +401,3 @@ def estimate_scores(scores: Scores, attribute: Attribute, units: IntArray, spec:
             low, high = (np.where(inside, expit(logit(p) + sign * half / (p * (1 - p))), value) for sign in (-1, 1))
         limits[name] = replace(Limits(value, low, high, patients).where(replaced, limits[name]), why=limits[name].why)
     return rows, limits
-
-
-def performance_limits(name: str, sums: Moments, level: float) -> tuple[float, float, float]:
-    """Accuracy, balanced accuracy or F1 with its limits, from the moments of all rows."""
-    signed = {"balanced_accuracy": {"tpr": 0.5, "fpr": -0.5}, "f1": {"jaccard": 1.0}}.get(name, {name: 1.0})
-    ends = np.array([float(end[0]) for end in sums.signed(signed).limits(level)])
-    if name == "balanced_accuracy":
-        ends = ends + 0.5
-    value, low, high = np.clip(2 * ends / (1 + ends) if name == "f1" else ends, 0.0, 1.0).tolist()
-    return value, low, high

@@ -24,26 +24,16 @@ import numpy.typing as npt
 from equipoise.data import Attribute, IntArray, Scores
 from equipoise.measures.calibration import expit
 from equipoise.measures.cells import Cells, FloatArray, grouped, ratio
-from equipoise.measures.gaps import AuditSpec
 from equipoise.measures.intervals import Estimate, Limits, auroc_design_effect, auroc_interval, fewer_clusters, wilson
 from equipoise.measures.moments import Clusters, Moments, moments_of
 from equipoise.measures.permutation import large_cell_p_values, p_values
-from equipoise.measures.score_measures import (
-    SAMPLED_ROWS,
-    Measured,
-    Ranks,
-    aurocs,
-    estimate_scores,
-    losses_of,
-    performance_limits,
-)
+from equipoise.measures.score_measures import RANKED, SAMPLED_ROWS, Ranks, aurocs, losses_of
 
 MANTISSA = 13  # bits of a score, or of 1 - score if that is smaller, that its bin keeps: 8,192 bins from 0.25 to 0.5
 SMALLEST = 24  # scores closer than 2 ** -24 to 0 or 1 share a bin, except those that are exactly 0 or 1
 SCORE_BINS = 2 * (SMALLEST * 2**MANTISSA + 2)
 FAR_LOGIT, OCTAVES = 16.0, 8  # logits beyond +-16 have further bins, by their size up to 2 ** 8 times that
 TAIL = OCTAVES * 2**MANTISSA
-RANKED = ("auroc", "average_precision")  # measures of the order of the scores
 MOST_BINS = 2**22  # of all groups together; with many groups, neighbouring bins are joined
 
 
@@ -141,10 +131,11 @@ class Tally:
             values = self.influence[name][clusters.code, part.y[known], bins[known] // self.bin_width]
             self.variance[name] += clusters.squares(values if part.weight is None else values * part.weight[known])
 
-    def unclustered(self, name: str) -> FloatArray:
-        """The variance of independent rows, without sample weights (groups,)."""
+    @property
+    def unclustered(self) -> FloatArray:
+        """The variance of AUROC for independent rows, without sample weights (groups,)."""
         counts = self.bin_weights if self.bin_counts is None else self.bin_counts
-        return Ranks(counts[:, 0], counts[:, 1]).unclustered(name)
+        return Ranks(counts[:, 0], counts[:, 1]).unclustered("auroc")
 
     def finish(self, attribute: Attribute, name: str, *, has_patients: bool) -> None:
         """Makes the sample, once all rows were added."""
@@ -160,17 +151,13 @@ class Tally:
         n, s = (np.vstack([self.moments.total[:, columns], np.zeros((1, 2))]) for columns in (slice(0, 2), slice(2, 4)))
         return Cells(self.sample.attribute.levels, n, s)
 
-    def score_measures(self, spec: AuditSpec) -> Measured:
-        """The measures of the scores of each group, from the sample, or from sums where these suffice."""
-        return estimate_scores(self.sample, self.sample.attribute, self.units, spec, self.losses)
-
     def aurocs(self, level: float) -> Limits:
         """The AUROC of each group: exact if all its rows are in the sample, else from binned scores."""
         moments = self.moments
         exact = aurocs(self.sample, self.sample.attribute, self.units, level)
         codes = self.sample.attribute.codes
         complete = np.bincount(codes[codes >= 0], minlength=self.groups) == moments["selection_rate"].rows
-        value, clustered, unclustered = self.ranks.auroc, self.variance["auroc"], self.unclustered("auroc")
+        value, clustered, unclustered = self.ranks.auroc, self.variance["auroc"], self.unclustered
         patients, effective = moments["selection_rate"].patients, moments["selection_rate"].effective
         between = clustered * np.where(np.isinf(moments["selection_rate"].degrees), 1.0, ratio(effective, effective - 1))
         rows = [moments[name].rows for name in ("tpr", "fpr")]
@@ -180,25 +167,17 @@ class Tally:
         approximate = Limits(value, *auroc_interval(value, positives, negatives, level), patients)
         return replace(exact.where(complete, approximate), patients=np.minimum(moments["tpr"].patients, moments["fpr"].patients))
 
-    def performance(self, names: Sequence[str], level: float) -> dict[str, Estimate]:
-        """The performance of all rows together, if these are the sums of all rows."""
-        moments, estimates = self.moments, {}
-        for name in names:
-            if name not in RANKED:
-                estimates[name] = Estimate(*performance_limits(name, moments, level))
-                continue
-            measured = getattr(self.ranks, name), self.variance[name], self.unclustered(name)
-            value, variance, unclustered = (float(each[0]) for each in measured)
-            positives, negatives = (float(moments[rate].rows[0]) for rate in ("tpr", "fpr"))
-            if name == "auroc":
-                effect = float(auroc_design_effect(value, variance, unclustered, positives, negatives))
-                low, high = auroc_interval(value, positives / effect, negatives / effect, level)
-                note = f"from binned scores: off by at most {float(self.ranks.auroc_bound[0]):.0e}"
-            else:
-                low, high = wilson(value, min(positives, value * (1 - value) / variance), level)
-                note = "from binned scores"
-            estimates[name] = Estimate(value, float(low), float(high), note)
-        return estimates
+    def ranked(self, name: str, level: float) -> Estimate:
+        """AUROC or average precision of all rows together, if these are the sums of all rows."""
+        value, variance = float(getattr(self.ranks, name)[0]), float(self.variance[name][0])
+        positives, negatives = (float(self.moments[rate].rows[0]) for rate in ("tpr", "fpr"))
+        if name == "auroc":
+            effect = float(auroc_design_effect(value, variance, self.unclustered[0], positives, negatives))
+            low, high = auroc_interval(value, positives / effect, negatives / effect, level)
+            return Estimate(value, float(low), float(high), f"from binned scores: off by at most {float(self.ranks.auroc_bound[0]):.0e}")
+        size = min(positives, value * (1 - value) / variance) if variance > 0 else float(self.moments["tpr"].effective[0])
+        low, high = wilson(value, size, level)
+        return Estimate(value, float(low), float(high), "from binned scores")
 
     def p_values(self, measures: Sequence[str], seed: int, *, comparisons: int) -> dict[str, FloatArray]:
         """The p-value of each gap (groups - 1,), by measure: from all rows, or from the sample if a cell is small."""

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from equipoise.data import Scores
+from equipoise.data import Attribute
 from equipoise.errors import BadInput, UnknownName, pick
 from equipoise.measures.cells import (
     PERFORMANCE_RATES,
@@ -29,10 +29,9 @@ from equipoise.measures.cells import (
     FloatArray,
     cell_index,
     largest_gap,
-    normalised,
     performance_values,
     ratio,
-    tabulate_codes,
+    tabulate,
     worst_gap,
 )
 from equipoise.measures.gaps import AT_THRESHOLD, RATIOS, canonical_name, coefficients, is_quotient
@@ -137,8 +136,7 @@ class Choice(NamedTuple):
 def sweep(
     score: npt.ArrayLike,
     y: npt.ArrayLike,
-    codes: npt.ArrayLike,
-    levels: tuple[str, ...],
+    attribute: Attribute,
     measures: Sequence[str] = ("spd", "eod", "balanced_accuracy"),
     weight: FloatArray | None = None,
     rounding: float = 0.0,
@@ -147,10 +145,12 @@ def sweep(
 
     Scores whose relative difference is at most `rounding` count as equal.
     """
-    s = np.asarray(score, dtype=np.float64)
+    s, levels = np.asarray(score, dtype=np.float64), attribute.levels
     order = np.argsort(-s)  # half the time of a sweep
-    n = tabulate_codes(np.zeros(()), y, codes, levels, weight).n
-    cell = cell_index(y, codes, len(levels)).astype(np.min_scalar_type(2 * len(levels) + 1))[order]  # one byte per row fits the cache
+    n = tabulate(np.zeros(()), y, attribute, weight).n
+    cell = cell_index(y, attribute.codes, len(levels)).astype(np.min_scalar_type(2 * len(levels) + 1))[
+        order
+    ]  # one byte per row fits the cache
     weights = None if weight is None else np.asarray(weight, dtype=np.float64)[order]
     upper, lower = s[order][:-1], s[order][1:]
     middle = (upper - lower) / 2 + lower
@@ -173,12 +173,6 @@ def sweep(
             value = by_group[0] if len(by_group) == 1 else largest_gap(np.stack(by_group, axis=-1))
         values[name] = value if ends.all() else value[ends]
     return Sweep(thresholds if ends.all() else thresholds[ends], values)
-
-
-def sweep_scores(scores: Scores, measures: Sequence[str]) -> Sweep:
-    """The sweep of scores with their groups and weights."""
-    attribute = scores.attribute
-    return sweep(scores.score, scores.y, attribute.codes, attribute.levels, measures, weight=normalised(scores.weight))
 
 
 def _cumulative(functional: Affine, cell: npt.NDArray[np.integer], weights: FloatArray | None) -> FloatArray:
@@ -220,7 +214,7 @@ def upper_bound(
         raise BadInput(f"a bound on |gap| must be at least 0; got {allowed.tolist()}")
     score, label, code = np.asarray(scores, dtype=np.float64), np.asarray(y, dtype=np.int64), np.asarray(codes, dtype=np.int64)
     mass = np.ones(len(score)) if weight is None else weight
-    n = tabulate_codes(np.zeros(()), label, code, levels, mass).n
+    n = tabulate(np.zeros(()), label, Attribute("", levels, code), mass).n
     merit = performance_functional(performance, n)
     hulls: list[tuple[FloatArray, FloatArray] | None] = []
     unconstrained = float(merit.offset)  # the contribution of groups and rows that no bound constrains

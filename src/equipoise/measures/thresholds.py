@@ -185,10 +185,11 @@ def choose_rule(
             raise BadInput(
                 f"a threshold by {optimise} needs positives and negatives; {valid.name!r} has one label in all {len(valid):,} rows"
             )
-        from equipoise.measures.sweeps import sweep_scores  # only for a threshold that is chosen
+        from equipoise.measures.sweeps import sweep  # only for a threshold that is chosen
 
         origin = f"chosen by best {optimise.replace('_', ' ')} on {len(valid):,} rows of {valid.name}"
-        return Threshold(sweep_scores(valid, (optimise,)).best(optimise).threshold, origin)
+        swept = sweep(valid.score, valid.y, valid.attribute, (optimise,), normalised(valid.weight))
+        return Threshold(swept.best(optimise).threshold, origin)
     return Threshold(0.5, "the default; none was given or chosen on validation data")
 
 

@@ -106,8 +106,7 @@ class Problem:
 
     def cells(self, decisions: FloatArray) -> Cells:
         """The cell table of decisions (n,) on these rows."""
-        attribute = self.cohort.attribute
-        return measures.tabulate_codes(decisions, self.cohort.y, attribute.codes, attribute.levels)
+        return measures.tabulate(decisions, self.cohort.y, self.cohort.attribute)
 
     def gaps(self, decisions: FloatArray) -> FloatArray:
         """The gaps (gaps,) of decisions (n,) on these rows."""
@@ -218,8 +217,7 @@ def _line(performance: str, chance: FloatArray, cohort: Rows) -> tuple[float, fl
     if performance not in measures.AFFINE_PERFORMANCE:
         # F1 is a quotient; near its best value F, its numerator less F times its denominator has the same best rule:
         # 2 TP - F (TP + FP + P).
-        attribute = cohort.attribute
-        best = sweep(chance, cohort.y, attribute.codes, attribute.levels, (performance,)).best(performance)
+        best = sweep(chance, cohort.y, cohort.attribute, (performance,)).best(performance)
         return 2.0, float(best.values[performance]) / 2
     n = np.bincount(cohort.y, minlength=2).astype(np.float64)[None]
     negative, positive = measures.performance_functional(performance, n).w[0] * n.sum()

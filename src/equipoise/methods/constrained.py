@@ -118,8 +118,8 @@ class _Balance:
         target, against = np.zeros(scores.shape), np.zeros(scores.shape)
         self.sides: list[_Side] = []
         for rows, own in data.parts:
-            taught = posterior(original[rows], own.y, own.codes, len(own.levels))
-            side = _Side(rows, own, taught, np.zeros(len(own.levels) - 1))
+            taught = posterior(original[rows], own.y, own.attribute.codes, len(own.attribute.levels))
+            side = _Side(rows, own, taught, np.zeros(len(own.attribute.levels) - 1))
             side.weigh(own.cells(decisions[rows]))
             self.sides.append(side)
             # Both classes have half of the weight, and all labels the same: the mean over the rows where the label is known.

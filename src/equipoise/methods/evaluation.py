@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from equipoise import measures
-from equipoise.data import UNKNOWN, BoolArray, Rows, Scores
+from equipoise.data import UNKNOWN, Attribute, BoolArray, Rows, Scores
 from equipoise.errors import BadInput, EmptyCell
 from equipoise.measures import RATES, Cells, FloatArray, IntArray, Sweep, gap_values, is_quotient, require_cells, sweep, tabulate, worst_gap
 from equipoise.methods.goal import BEFORE, Goal, Keep
@@ -33,8 +33,7 @@ class Label:
 
     name: str
     y: IntArray
-    codes: IntArray
-    levels: tuple[str, ...]
+    attribute: Attribute
     measure: str
     performance: str
     keep: Keep = field(default_factory=dict)
@@ -52,16 +51,14 @@ class Label:
             require_cells(rate, cells, rows.name)
         if len(np.unique(rows.y)) < 2:
             raise BadInput(f"{goal.performance} needs positives and negatives; {rows.name!r} holds one label in all {len(rows):,} rows")
-        attribute, weight = rows.attribute, measures.normalised(rows.weight)
-        rounding = 0.0 if isinstance(rows, Scores) else measures.SINGLE_PRECISION
-        limits = (goal.measure, goal.performance, goal.keep)
-        return cls(name, rows.y, attribute.codes, attribute.levels, *limits, weight, goal.threshold, rounding)
+        weight, rounding = measures.normalised(rows.weight), 0.0 if isinstance(rows, Scores) else measures.SINGLE_PRECISION
+        return cls(name, rows.y, rows.attribute, goal.measure, goal.performance, goal.keep, weight, goal.threshold, rounding)
 
     def evaluate(self, scores: FloatArray, max_gap: float | None = None) -> "LabelResult":
         """Gap, performance and threshold of scores (n,): the best performance, within a maximum |gap| if one is given."""
-        swept = sweep(scores, self.y, self.codes, self.levels, (self.measure, self.performance), weight=self.weight, rounding=self.rounding)
+        swept = sweep(scores, self.y, self.attribute, (self.measure, self.performance), weight=self.weight, rounding=self.rounding)
         if self.least is not None:
-            low = swept.thresholds <= highest_threshold(self.keep, scores, self.y, self.codes, len(self.levels), self.least)
+            low = swept.thresholds <= highest_threshold(self.keep, scores, self.y, self.attribute, self.least)
             swept = Sweep(swept.thresholds, {name: np.where(low, value, np.nan) for name, value in swept.values.items()})
         # Thresholds at which a quotient is undefined are excluded; at the lowest one all decisions are positive, so at least one remains.
         gap_counts = max_gap is not None or is_quotient(self.measure)
@@ -92,13 +89,13 @@ class Label:
 
     def cells(self, decisions: FloatArray) -> Cells:
         """The cell table of decisions (n,)."""
-        return measures.tabulate_codes(decisions, self.y, self.codes, self.levels, self.weight)
+        return tabulate(decisions, self.y, self.attribute, self.weight)
 
     def functional(self, decisions: FloatArray) -> tuple[float, FloatArray]:
         """The offset and the weights w (n,) of the largest gap, linearised at these decisions (n,)."""
         cells = self.cells(decisions)
         affine = measures.linearised(self.measure, cells, int(np.nanargmax(np.abs(gap_values(self.measure, cells)))) + 1)
-        return float(affine.offset), affine.weights(self.y, self.codes)
+        return float(affine.offset), affine.weights(self.y, self.attribute.codes)
 
 
 def decided_at(scores: FloatArray, threshold: FloatArray | float) -> FloatArray:
@@ -179,7 +176,7 @@ class Data:
     def moving(self) -> bool:
         """Whether the weights of the gap change with the decisions, as for a quotient, and if there is more than one gap."""
         first = self.labels[0]
-        return len(self.labels) > 1 or len(first.levels) > 2 or is_quotient(first.measure)
+        return len(self.labels) > 1 or len(first.attribute.levels) > 2 or is_quotient(first.measure)
 
     def evaluate(self, scores: FloatArray, max_gap: float | None = None, original: bool = False) -> Evaluation:
         """The evaluation of scores (rows,): the best threshold of each label, within a maximum |gap| if one is given.
@@ -262,18 +259,19 @@ def spare(rates: FloatArray, least: FloatArray) -> FloatArray:
     return smallest
 
 
-def highest_threshold(keep: Keep, scores: FloatArray, y: IntArray, codes: IntArray, groups: int, least: FloatArray) -> float:
+def highest_threshold(keep: Keep, scores: FloatArray, y: IntArray, attribute: Attribute, least: FloatArray) -> float:
     """The highest threshold at which no rate of scores (n,) is below its limit (rates * groups,).
 
     Every rate is a share of positive decisions and can only rise as the threshold falls, so limits on rates are a limit on the threshold.
 
-    >>> highest_threshold({"tpr": 0.5}, np.array([0.9, 0.4, 0.2]), np.array([1, 1, 0]), np.zeros(3, int), 1, np.array([0.5]))
+    >>> scores, y, everyone = np.array([0.9, 0.4, 0.2]), np.array([1, 1, 0]), Attribute("", ("all",), np.zeros(3, int))
+    >>> highest_threshold({"tpr": 0.5}, scores, y, everyone, np.array([0.5]))
     0.9
     """
     highest = np.inf
-    for at, (name, group) in enumerate((name, group) for name in keep for group in range(groups)):
+    for at, (name, group) in enumerate((name, group) for name in keep for group in range(len(attribute.levels))):
         label = RATES[name]
-        group_scores = scores[(codes == group) & ((y == label) if label is not None else True)]
+        group_scores = scores[(attribute.codes == group) & ((y == label) if label is not None else True)]
         count = len(group_scores)
         needed = int(np.ceil(least[at] * count - NOISE)) if count else 0
         if needed > 0:

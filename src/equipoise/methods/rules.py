@@ -135,7 +135,8 @@ def original_rule(method: str, scores: Scores, goal: Goal) -> tuple[Threshold, G
     if goal.threshold is not None:
         threshold, performance = goal.threshold, float(performance_values(goal.performance, cells_at(scores, goal.threshold)))
     else:
-        swept = measures.sweep_scores(scores, (goal.measure, goal.performance))
+        wanted, weight = (goal.measure, goal.performance), measures.normalised(scores.weight)
+        swept = measures.sweep(scores.score, scores.y, scores.attribute, wanted, weight)
         best = swept.best(goal.performance, gap=goal.measure if is_quotient(goal.measure) else None)
         threshold, performance = best.threshold, best.values[goal.performance]
     settled = goal.settled(performance)

@@ -169,7 +169,7 @@ def smooth_gap(data: Data, evaluation: Evaluation) -> float:
     gaps = []
     for rows, label in data.parts:
         scores = evaluation.scores[rows]
-        swept = sweep(scores, label.y, label.codes, label.levels, (label.performance,), weight=label.weight)
+        swept = sweep(scores, label.y, label.attribute, (label.performance,), weight=label.weight)
         performance = np.nan_to_num(swept.values[label.performance], nan=-np.inf)
         best = min(performance.max(), 1.0)  # a perfect network may exceed 1 by rounding
         positives = label.y.sum()

@@ -13,7 +13,7 @@ from functools import cached_property, partial
 import numpy as np
 
 from equipoise import measures
-from equipoise.data import Rows
+from equipoise.data import Attribute, Rows
 from equipoise.measures import BLOCK, MEASURES, QUOTIENTS, RATES, Cells, FloatArray, IntArray, gap_values, is_quotient, normalised, terms
 from equipoise.methods.goal import Goal
 
@@ -48,7 +48,7 @@ class StepEstimates:
     @cached_property
     def cells(self) -> Cells:
         """One cell table per step."""
-        return measures.tabulate_codes(self.f, self.y, self.codes, self.levels, normalised(self.weight))
+        return measures.tabulate(self.f, self.y, Attribute("", self.levels, self.codes), normalised(self.weight))
 
     @cached_property
     def gap(self) -> FloatArray:

@@ -185,7 +185,7 @@ class _Search:
         if not self.run.refuse_constant or self.data.classes or self.constant_before:
             return False
         parts = zip(self.data.parts, evaluation.each, strict=True)
-        return any(bool(constant(decided_at(evaluation.scores[rows], own.threshold), label.codes)) for (rows, label), own in parts)
+        return any(constant(decided_at(evaluation.scores[rows], own.threshold), label.attribute.codes) for (rows, label), own in parts)
 
     def candidate(self) -> Candidate:
         """The candidate with the chosen step."""

@@ -25,7 +25,7 @@ import numpy as np
 import pandas as pd
 
 from equipoise import measures
-from equipoise.data import MISSING, Scores
+from equipoise.data import MISSING, Attribute, Scores
 from equipoise.measures import QUOTIENTS, RATES, FloatArray, IntArray, Rule, Threshold, cells_at, gap_values, ratio, sums_at, sweep, terms
 from equipoise.methods.choosing import select, selected
 from equipoise.methods.contract import ALL_AT_ONCE, ONE_BY_ONE, STANDARD, Fit, FitStep, Kind, NoSettings, Work, method, rule_work
@@ -85,12 +85,13 @@ def standard(scores: Scores, goal: Goal, _settings: NoSettings = NoSettings()) -
 def single_threshold(scores: Scores, goal: Goal, _settings: NoSettings = NoSettings()) -> Fit:
     """The best threshold by the goal for these scores, which should be validation scores."""
     original, settled = original_rule(SINGLE, scores, goal)
-    swept, attribute = measures.sweep_scores(scores, (goal.measure, goal.performance)), scores.attribute
+    attribute, wanted = scores.attribute, (goal.measure, goal.performance)
+    swept = sweep(scores.score, scores.y, attribute, wanted, measures.normalised(scores.weight))
     points = pd.DataFrame({"gap": swept.values[goal.measure], "performance": swept.values[goal.performance], "threshold": swept.thresholds})
     points = points.iloc[1:-1] if len(points) > 2 else points  # without constant decisions
     if goal.keep:
         least = limits_of(goal.keep, kept_rates(goal.keep, cells_at(scores, original.value)))
-        highest = highest_threshold(goal.keep, scores.score, scores.y, attribute.codes, len(attribute.levels), least)
+        highest = highest_threshold(goal.keep, scores.score, scores.y, attribute, least)
         points = points.assign(spare=np.where(points["threshold"] <= highest + NOISE, 0.0, -1.0))
     points = points.reset_index(drop=True)
     picked = select(points, settled)
@@ -202,7 +203,7 @@ class _Thresholds:
         for code in range(len(attribute.levels)):  # all distinct thresholds of a group that keep its rates, in the order of their values
             own = attribute.codes == code
             score, own_y, own_mass = scores.score[own], y[own], mass[own]
-            cuts = sweep(score, own_y, np.zeros(len(own_y), np.int64), ("all",), ()).thresholds
+            cuts = sweep(score, own_y, Attribute("", ("all",), np.zeros(len(own_y), np.int64)), ()).thresholds
             order = np.argsort(-score, kind="stable")
             above = np.searchsorted(-score[order], -cuts, side="right")  # rows at or above each cut
             counted = np.concatenate([np.zeros((1, 2)), np.cumsum((np.eye(2)[own_y] * own_mass[:, None])[order], axis=0)])[above]

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from equipoise.data import Attribute
 from equipoise.errors import pick
 from equipoise.measures import (
     Cells,
@@ -33,9 +34,10 @@ from equipoise.measures import (
     largest_gap,
     largest_gap_p_value,
     multiplicities,
+    p_values,
     performance_values,
     sums_by_unit,
-    tabulate_codes,
+    tabulate,
 )
 from equipoise.studies.plan import Plan
 from equipoise.studies.results import POOLED_COLUMNS, SET_SIZES, STUDY_SCHEMA, StudyFolder, read_rows, read_timings, read_whole
@@ -301,8 +303,10 @@ def _pooled_estimates(
         line |= {name: float(resampled[0]), f"{name}_low": float(low[0]), f"{name}_high": float(high[0])}
     sizes, ps = [], []
     for cells, decisions, patients in repeats.values():
-        sizes.append(abs(float(largest_gap(gap_values(measure, tabulate_codes(decisions, cells % 2, cells // 2, levels))))))
-        ps.append(largest_gap_p_value(decisions, cells % 2, cells // 2, levels, patients.astype(object), measure, seed=seed))
+        y, codes = cells % 2, cells // 2
+        sizes.append(abs(float(largest_gap(gap_values(measure, tabulate(decisions, y, Attribute("", levels, codes)))))))
+        found = p_values(decisions, y, codes, levels, patients.astype(object), [measure], comparisons=groups - 1, seed=seed)
+        ps.append(largest_gap_p_value(found[measure]))
     rows = int(np.mean([len(cells) for cells, _, _ in repeats.values()]))
     counts = {"repeats": len(repeats), "patients": len(everyone), "rows": rows}
     return line | {"mean_abs": float(np.mean(sizes)), "p_value": combined_p(ps), **counts}

@@ -32,6 +32,7 @@ from equipoise.measures import (
     gap_values,
     largest_gap,
     largest_gap_p_value,
+    p_values,
     performance_values,
     tabulate,
     upper_bound,
@@ -248,8 +249,9 @@ def _repair(work: StudyTask, parts: Parts, model: nn.Module) -> dict[str, object
 def _cells_and_p_value(candidate: LabelCandidate, scores: Scores, measure: str, seed: int) -> tuple[Cells, float]:
     """The cell table of the decisions (of their expectations, for a randomised rule), and the p-value of the largest |gap|."""
     f, attribute = candidate.rule.decide(scores), scores.attribute
-    p = largest_gap_p_value(f, scores.y, attribute.codes, attribute.levels, scores.patients, measure, seed=seed)
-    return tabulate(f, scores.y, attribute), p
+    comparisons = len(attribute.others)
+    found = p_values(f, scores.y, attribute.codes, attribute.levels, scores.patients, [measure], comparisons=comparisons, seed=seed)
+    return tabulate(f, scores.y, attribute), largest_gap_p_value(found[measure])
 
 
 def _largest_gap(measure: str, cells: Cells) -> float:
