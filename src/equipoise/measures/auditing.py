@@ -361,11 +361,9 @@ def _group_frame(found: AttributeEstimates, spec: AuditSpec, unit: str) -> pd.Da
                 few[k].append(name)
     if found.measured is not None:
         error = binned_error(rows, spec.level, spec.seed, spec.min_patients)
-        columns |= {CALIBRATION_ERROR: error.value, f"{CALIBRATION_ERROR}_expected_low": error.low}
-        columns |= {
-            f"{CALIBRATION_ERROR}_expected_high": error.high,
-            "sampled": np.where(shown.withheld, shown.rows, rows.clusters.sum(1.0).astype(int)),
-        }
+        for end, values in (("", error.value), ("_expected_low", error.low), ("_expected_high", error.high)):
+            columns[f"{CALIBRATION_ERROR}{end}"] = values
+        columns["sampled"] = np.where(shown.withheld, shown.rows, rows.clusters.sum(1.0).astype(int))
         for k in np.flatnonzero(np.isnan(error.value)).tolist():
             lacking[k][CALIBRATION_ERROR] = WITHHELD if shown.complement[k] else TOO_FEW
     columns |= {"lacking": lacking, "few": [", ".join(names) for names in few]}

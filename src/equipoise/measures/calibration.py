@@ -16,7 +16,7 @@ that the slope stays finite if the scores separate the labels. It has only two p
 flexible curve, and because an affine map of the logit can be part of a network's last layer.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -341,10 +341,6 @@ class Calibration:
         fitted = _logistic_regression(score, np.asarray(target, dtype=np.float64), w)
         slope = np.nan if fitted is None else fitted[0]
         return cls(float(difference.sum() / w.sum()), slope, float(np.abs(difference).sum() / w.sum()))
-
-    def to_dict(self) -> dict[str, float]:
-        """Plain values for JSON."""
-        return asdict(self)
 
 
 def clipped_logit(score: FloatArray) -> FloatArray:

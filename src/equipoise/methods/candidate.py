@@ -6,7 +6,7 @@ held-out rows, or on cross-fitted decisions (`Candidate.held_out`).
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -61,8 +61,8 @@ class Recalibration:
         return {
             "slope": self.map.slope,
             "intercept": self.map.intercept,
-            "before": self.before.to_dict(),
-            "after": self.after.to_dict(),
+            "before": asdict(self.before),
+            "after": asdict(self.after),
             "rows": self.rows,
             "checked": self.checked,
             "folded": self.folded,
