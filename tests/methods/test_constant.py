@@ -91,7 +91,7 @@ def test_bias_score_never_chooses_a_step_that_is_constant(rows: int):
 def _steps(_model, data, _goal, _settings, _rng):
     """Three steps: one that lowers the gap, one that decides the same for everybody, and one that changes nothing."""
     start = data.start.scores
-    fairer = start + 0.05 * (data.labels[0].codes == 1)
+    fairer = start + 0.05 * (data.labels[0].attribute.codes == 1)
     for number, scores in enumerate((fairer, np.full_like(start, 0.5), start), 1):
         yield Step(number, scores=scores, notes=(Note("step", numbers={"number": number}),))
 

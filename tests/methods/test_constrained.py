@@ -76,7 +76,7 @@ def test_the_gradient_is_that_of_the_lagrangian_by_autograd(problem):
     # The same from the definition: a weighted cross-entropy with mixed labels, and lambda G + rho / 2 G^2 with the hard gap's value.
     own = copy.deepcopy(Wrapped(model)).eval()
     z = own(cohort.inputs).double()
-    p = torch.from_numpy(posterior(torch.logit(torch.from_numpy(scores)).numpy(), labels.y, labels.codes, 3))
+    p = torch.from_numpy(posterior(torch.logit(torch.from_numpy(scores)).numpy(), labels.y, labels.attribute.codes, 3))
     mixed = 0.7 * torch.from_numpy(cohort.y) + 0.3 * p
     share = cohort.y.mean()
     weights = mixed * 0.5 / share + (1 - mixed) * 0.5 / (1 - share)

@@ -320,13 +320,13 @@ def adversarial_training(model: Repairable, data: Data, goal: Goal, settings: Tr
 
     assert data.train is not None  # the method needs the training set
     labels = data.train.labels[0]
-    needed, all_y, groups = labels_needed(labels.measure), single_precision(labels.y), torch.from_numpy(labels.codes)
+    needed, all_y, groups = labels_needed(labels.measure), single_precision(labels.y), torch.from_numpy(labels.attribute.codes)
     about = np.isin(labels.y, needed) if len(needed) == 1 else np.ones_like(labels.y, bool)  # rows that the measure is about
     all_seen, conditional = single_precision(about) * (groups >= 0), len(needed) == 2
     shuffle, dropout = rng("shuffle"), rng("dropout")
     with torch.no_grad():
         device = model.scores_and_features(torch.zeros(2, dtype=torch.int64))[0].device
-    adversary = Critic([4 if conditional else 2, settings.width, len(labels.levels)], rng("adversary")).to(device)
+    adversary = Critic([4 if conditional else 2, settings.width, len(labels.attribute.levels)], rng("adversary")).to(device)
     adversary_optimiser = OPTIMISERS[settings.optimiser](adversary.parameters(), lr=settings.learning_rate)
     optimiser = model.optimiser(settings.optimiser, settings.learning_rate)
     for epoch in range(1, settings.epochs + 1):

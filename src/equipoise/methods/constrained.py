@@ -169,7 +169,8 @@ class _Side:
 
     def weigh(self, cells: Cells) -> None:
         """Sets the weights of every gap from the teacher's probabilities."""
-        measure, codes, others = self.labels.measure, self.labels.codes, range(1, len(self.labels.levels))
+        measure, groups = self.labels.measure, self.labels.attribute
+        codes, others = groups.codes, range(1, len(groups.levels))
         self.weights = np.stack([expected_weights(measure, cells, k, codes, self.taught) for k in others])
 
 

@@ -267,7 +267,7 @@ def adaptive(
     halfway = (original + CHANCE) / 2
     least = halfway if data.least is None else np.where(np.isnan(data.least), halfway, data.least)
     least = np.minimum(np.maximum(least, stop_below), original)
-    start, signed = smooth_gap(data, data.start), len(data.labels) == 1 and len(data.labels[0].levels) == 2
+    start, signed = smooth_gap(data, data.start), len(data.labels) == 1 and len(data.labels[0].attribute.levels) == 2
     coarse = float(np.abs(data.functional(data.start)[1]).max()) / max(abs(start), CLOSE)
     control = Control(settings.learning_rate, start, signed, not data.moving, coarse, done=not abs(start) > 0)
     model.mark()
