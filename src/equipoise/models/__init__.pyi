@@ -64,6 +64,7 @@ from .score import ChosenOutputs as ChosenOutputs
 from .score import OneClass as OneClass
 from .score import OneOutput as OneOutput
 from .score import as_matrix as as_matrix
+from .score import as_scores as as_scores
 from .score import chosen_outputs as chosen_outputs
 from .score import evaluating as evaluating
 from .score import label_views as label_views
@@ -74,7 +75,6 @@ from .score import probabilities_of as probabilities_of
 from .score import resolve_output as resolve_output
 from .score import scores_of as scores_of
 from .score import set_output as set_output
-from .score import sigmoid as sigmoid
 from .score import whole_network as whole_network
 from .training import IMAGES as IMAGES
 from .training import Progress as Progress
@@ -92,7 +92,9 @@ from .vision import Calibrated as Calibrated
 from .vision import HuggingFaceNetwork as HuggingFaceNetwork
 from .vision import Repeated as Repeated
 from .vision import backbone as backbone
+from .vision import import_torchvision as import_torchvision
 from .vision import is_folder as is_folder
+from .vision import preparation_in as preparation_in
 from .vision import with_saved_preprocessing as with_saved_preprocessing
 from .weights import Checkpoint as Checkpoint
 from .weights import load_weights as load_weights
