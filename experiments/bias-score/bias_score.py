@@ -26,7 +26,7 @@ from libraries import measured
 
 import equipoise as eq
 import equipoise.models
-from equipoise.methods import bias_score, run_method
+from equipoise.methods import run_method
 from equipoise.methods import blind_rule as bias_problem
 from equipoise.methods.blind_rule import solve
 from equipoise.models import Probe, features, fit_probe, folds_of, predict, reading_of
@@ -132,7 +132,7 @@ def changed(where: Any, name: str, value: Any) -> Iterator[None]:
 
 
 def without(splits: int, names: Sequence[str]) -> None:
-    probed, gaps = bias_score.probed, bias_problem.Problem.gaps
+    probed, gaps = bias_problem.probed, bias_problem.Problem.gaps
 
     def in_sample(*given: Any) -> bias_problem.Problem:
         problem = probed(*given)
@@ -150,8 +150,8 @@ def without(splits: int, names: Sequence[str]) -> None:
         return found if np.abs(found).max() else gaps(problem, decisions)
 
     variants = {
-        "as it is": (bias_score, "NAME", bias_score.NAME),
-        "no cross-fitting": (bias_score, "probed", in_sample),
+        "as it is": (bias_problem, "probed", probed),
+        "no cross-fitting": (bias_problem, "probed", in_sample),
         "the label from the network's score alone": (eq.models, "fit_probe", recalibrated),
         "gaps as the probes believe them": (bias_problem.Problem, "gaps", believed),
     }

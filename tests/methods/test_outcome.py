@@ -407,12 +407,6 @@ def test_a_gap_was_clear_where_its_interval_excludes_zero_on_either_side():
         assert replace(found, gaps=(touching,)).clear_before is False  # zero is the end of the interval, and belongs to it
 
 
-def test_a_change_is_clear_where_its_interval_excludes_zero_on_either_side():
-    (gap,) = by_hand({"M": 0.8, "F": 0.6}, {"M": 0.8, "F": 0.75}, 500).gaps
-    for low, high, clear in ((0.1, 0.2, True), (-0.2, -0.1, True), (-0.1, 0.1, False), (0.0, 0.2, False), (-0.2, 0.0, False)):
-        assert replace(gap, change=replace(gap.change, simultaneous_low=low, simultaneous_high=high)).clear is clear
-
-
 def test_a_gap_is_larger_where_it_grew_by_more_than_the_tolerance():
     found = by_hand({"M": 0.8, "F": 0.6}, {"M": 0.8, "F": 0.75}, 500)
     (gap,) = found.gaps

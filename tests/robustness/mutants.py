@@ -169,8 +169,10 @@ def main() -> None:
     with options.out.open("w") as file, ThreadPoolExecutor(options.workers) as pool:
         modules = sorted({module for module, _ in drawn})
         broken = dict(zip(modules, pool.map(lambda module: fails(module, HERE / "src"), modules), strict=True))
-        if any(broken.values()):  # a test that fails without a mutant would find every one
-            sys.exit("; ".join(f"{module}: {net} fail with the sound code" for module, net in broken.items() if net))
+        for module, net in broken.items():  # a test that fails without a mutant would find every one
+            if net:
+                print(f"left out: {module}, whose {net} fail with the sound code", flush=True)
+        drawn = [one for one in drawn if not broken[one[0]]]
         writer = csv.writer(file)
         writer.writerow(["module", "mutant", "found by", "seconds"])
         counts: dict[str, int] = {}
