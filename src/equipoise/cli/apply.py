@@ -107,6 +107,6 @@ def _csv(table: "pd.DataFrame", spreadsheet_safe: bool) -> str:
     # Without quotation marks, which Python omits for a carriage return, a reader would end the row there.
     broken = any("\r" in str(value) for name in texts for value in (name, *texts[name]))
     if spreadsheet_safe:
-        escaped = {str(name): column.astype(object).map(safe) for name, column in table.items() if column.dtype.kind not in "biuf"}
-        table = table.assign(**escaped).rename(columns=safe)
+        columns = {name: own if own.dtype.kind in "biuf" else own.astype(object).map(safe) for name, own in table.items()}
+        table = type(table)(columns).rename(columns=safe)
     return str(table.to_csv(index=False, quoting=csv.QUOTE_NONNUMERIC if broken else csv.QUOTE_MINIMAL))
