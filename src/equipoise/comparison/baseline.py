@@ -117,7 +117,7 @@ class _Regression:
 
     def standardise(self, rows: FloatArray) -> FloatArray:
         """Rows on the scale of the fit, without constant columns."""
-        return np.clip((rows[:, self.varying] - self.mean) / self.scale, -10, 10)
+        return np.asarray(np.clip((rows[:, self.varying] - self.mean) / self.scale, -10, 10))
 
     def choose_strength(self, new: FloatArray, y: IntArray) -> tuple[FloatArray, FloatArray]:
         """Scores of the rows to choose on, whose labels are y, and of new rows, at the best strength."""

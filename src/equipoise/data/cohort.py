@@ -251,7 +251,7 @@ class Cohort(Grouped):
         """A label in every row (n,): 0, 1, or -1 if unknown."""
         if label and not self.several:
             raise BadInput(f"cohort {self.name!r} has one label, which is its y; several are given with label=[...] or classes=[...]")
-        return cast(IntArray, self.targets[:, self.labels.index(pick("label", label, self.labels))])
+        return self.targets[:, self.labels.index(pick("label", label, self.labels))]
 
 
 def _cohort(source: Inputs, name: str, fields: Mapping[str, Any]) -> Cohort:
