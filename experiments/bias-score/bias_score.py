@@ -26,8 +26,8 @@ from libraries import measured
 
 import equipoise as eq
 import equipoise.models
-from equipoise.methods import run_method
 from equipoise.methods import blind_rule as bias_problem
+from equipoise.methods import run_method
 from equipoise.methods.blind_rule import solve
 from equipoise.models import Probe, features, fit_probe, folds_of, predict, reading_of
 

@@ -246,7 +246,7 @@ BAD = {
     "a std of nought": (["--images", "xrays", *MODEL, "--set", "images.normalise=0.5/0"], ["std must be positive"]),
     "two channels": (["--images", "xrays", *MODEL, "--set", "images.channels=2"], ["channels must be one of 1, 3; got 2"]),
     "no size": (["--images", "xrays", *MODEL, "--set", "images.size=0"], ["size must be at least 1 pixel; got 0"]),
-    "no folder": (["--images", "absent", *MODEL], ["no such folder: absent"]),
+    "no folder": (["--images", "absent", *MODEL, "--patient", "pid"], ["no such folder: absent"]),
     "no such view column": (["--images", "xrays", *MODEL, "--set", "data.view=vew"], ["no column 'vew'. Did you mean 'view'?"]),
     "a backbone for a table": (["--model", "resnet-18", "--weights", "w.safetensors"], ["for images; add --images"]),
 }

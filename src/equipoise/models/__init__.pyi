@@ -92,7 +92,9 @@ from .vision import Calibrated as Calibrated
 from .vision import HuggingFaceNetwork as HuggingFaceNetwork
 from .vision import Repeated as Repeated
 from .vision import backbone as backbone
+from .vision import import_torchvision as import_torchvision
 from .vision import is_folder as is_folder
+from .vision import preparation_in as preparation_in
 from .vision import with_saved_preprocessing as with_saved_preprocessing
 from .weights import Checkpoint as Checkpoint
 from .weights import load_weights as load_weights
