@@ -38,7 +38,7 @@ CLOSE, CLOSE_ELSEWHERE = 1e-12, 1e-6
 AUDIT_PAGES = ("audit.html", "history.html")  # pages of repairs state how long these took
 TIMED = ("debias-dry-run",)  # what these print depends on the speed of the machine
 WORDS = "seconds elapsed created date time version versions host duration path command python torch commit platform sha256 checksum files"
-VARIES = re.compile(rf"(?:^|_)(?:{'|'.join(WORDS.split())}|code|digest|memory|peak|when|provenance)(?:$|_)")
+VARIES = re.compile(rf"(?:^|_)(?:{'|'.join(WORDS.split())}|digest|memory|peak|when|provenance)(?:$|_)")
 TIMES = re.compile(r"\d{4}-\d\d-\d\dT[\d:.+]+|\d{1,2} [A-Z][a-z]+ \d{4}(, \d\d:\d\d)?|\d[\d.,]* ?(s|ms|min|minutes|seconds|h)\b")
 NUMBER = re.compile(r"(?<![\w.])[-+\u2212]?\d[\d,]*\.?\d*(?:e[-+]?\d+)?(?![\w])")
 STEADY = re.compile(
@@ -124,7 +124,7 @@ def _flat(value: Any, where: str) -> Iterator[tuple[str, Any]]:
         yield where, None if value is None else bool(value)
     elif isinstance(value, (int, float, np.number)):
         yield where, float(value)
-    else:
+    elif not re.fullmatch("[0-9a-f]{16,}", str(value)):  # a checksum, of which one in a few hundred reads as a number
         for k, fact in enumerate(facts(str(value))):
             yield f"{where}#{k}", fact
 

@@ -7,8 +7,9 @@ from torch import Tensor, nn
 
 from equipoise.data import Cohort
 from equipoise.errors import BadInput
-from equipoise.models import evaluating, output_kind, outputs, predict, sigmoid
+from equipoise.models import evaluating, output_kind, outputs, predict
 from equipoise.models.devices import device_of
+from equipoise.models.score import sigmoid
 from support.facts import facts
 
 X = torch.linspace(-1, 1, 24).reshape(12, 2)

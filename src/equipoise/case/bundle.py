@@ -15,31 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from equipoise import models
-from equipoise.case.schema import OWN_NETWORK, PREDICTOR_SCORE, Run, ServedImages
+from equipoise import data, models
+from equipoise.case.schema import OWN_NETWORK, PREDICTOR_SCORE, Run, SavedModel, SavedPredictor, ServedImages
 from equipoise.case.verify import Verified, verify
-from equipoise.data import (
-    IMAGE_COLUMNS,
-    MAX_PIXELS,
-    MISSING,
-    Attribute,
-    Bins,
-    Cohort,
-    Encoder,
-    Images,
-    IntArray,
-    ObjectArray,
-    Scores,
-    Table,
-    Transform,
-    as_parsed,
-    as_transform,
-    find_files,
-    is_view,
-    read_identifiers,
-    read_score_column,
-    sha256,
-)
+from equipoise.data import Attribute, Cohort, ObjectArray, Scores, Table, Transform
 from equipoise.errors import BadInput, Misuse, Untrusted, did_you_mean, raise_all
 from equipoise.measures import FloatArray, Rule
 from equipoise.methods import read_rule
@@ -95,10 +74,10 @@ class Bundle:
         if images is not None:
             _check_images(run, images, files.folder)
         if run.predictor is not None:
-            return cls(files.folder, None, rule, run, predictor=_predictor_of(files, model, trust))
+            return cls(files.folder, None, rule, run, predictor=_predictor_of(files, run.predictor, model, trust))
         if run.model is not None:
             prepare = transform_to_serve(run.inputs.images, files.folder, transform, trust, running)
-            network, code = _network_of(files, model, trust, running)
+            network, code = _network_of(files, run.model, model, trust, running)
             return cls(files.folder, network, rule, run, code, prepare)
         if model is not None:
             raise BadInput(f"{files.folder} holds a rule for scores, and no network. Omit --model (Python: model=).")
@@ -123,7 +102,7 @@ class Bundle:
     def text_columns(self) -> set[str]:
         """The columns of a table that must be read as text: identifiers, image names and groups."""
         recorded = self.run.inputs
-        images = () if recorded.images is None else (recorded.image_column, *IMAGE_COLUMNS)
+        images = () if recorded.images is None else (recorded.image_column, *data.IMAGE_COLUMNS)
         names = (recorded.id, recorded.patient, *images, *self.groups)
         return {name for name in names if name is not None and name not in recorded.bins}
 
@@ -135,23 +114,23 @@ class Bundle:
         """The score of each row, and further columns: with a network of classes, the class that argmax decides for."""
         if self.predictor is not None:
             return self.predictor.scores(inputs), {}
-        if self.model is None:
+        if self.model is None or (saved := self.run.model) is None:
             raise BadInput(f"{self.folder} holds a rule for scores, and no network that makes them. Give the scores: decide(frame)")
         import torch
 
-        network, classes, columns = self.model, self.run.network.classes, dict[str, Any]()
+        network, classes, columns = self.model, saved.classes, dict[str, Any]()
         inputs = torch.tensor(inputs) if isinstance(inputs, np.ndarray) else inputs
         if classes is not None and isinstance(network, models.OneClass):
             logits = models.outputs(network.inner, inputs, taken=models.as_matrix)
             columns["class"] = np.array(classes.names, dtype=object)[logits[:, network.columns].argmax(1).numpy()]
-            raw = network.taken(logits).double()
+            raw = network.taken(logits)
         else:
-            raw = models.outputs(network, inputs).double()
+            raw = models.outputs(network, inputs)
         if invalid := int((~torch.isfinite(raw)).sum()):
             raise BadInput(
                 f"the network returned NaN or infinity for {invalid:,} of {len(raw):,} rows. Check for missing or unscaled inputs."
             )
-        return np.asarray((models.sigmoid(raw) if self.run.network.output == "logit" else raw).numpy(), dtype=np.float64), columns
+        return models.as_scores(raw, saved.output).numpy(), columns
 
     def decide(
         self,
@@ -161,7 +140,7 @@ class Bundle:
         image_column: str | None = None,
         skip_broken: bool = False,
         allow_outside: bool = False,
-        max_pixels: int = MAX_PIXELS,
+        max_pixels: int = data.MAX_PIXELS,
         cache: str | Path | None = None,
         seed: int = 0,
         name: str = "rows",
@@ -191,9 +170,9 @@ class Bundle:
             raise BadInput(f"the network in {self.folder} was repaired on arrays, which have no columns. Give a cohort: Cohort.from_arrays")
         image = None
         if images is not None and recorded.images is not None:
-            image = image_column or recorded.image_column or next((c for c in IMAGE_COLUMNS if c in rows.columns), None)
+            image = image_column or recorded.image_column or next((c for c in data.IMAGE_COLUMNS if c in rows.columns), None)
             _check_one_patient(rows, image, recorded.patient, name)
-        if (view := recorded.view_column) in rows.columns and (other := ~is_view(rows[view])).any():
+        if (view := recorded.view_column) in rows.columns and (other := ~data.is_view(rows[view])).any():
             raise BadInput(  # the repair left other views out, so their scores are untested
                 f"{int(other.sum()):,} of {len(rows):,} rows are not frontal views by the column {view!r}; the first is row "
                 f"{int(other.argmax()) + 1:,} below the header. The network was repaired on frontal views only. Leave those rows out.",
@@ -207,15 +186,15 @@ class Bundle:
             if image is None or image not in rows.columns:
                 shown = ", ".join(map(str, rows.columns))
                 raise BadInput(f"no column with the names of images. Name it with images.column. The columns are: {shown}.", source=name)
-            files = list(find_files(rows[image], Path(images), image, allow_outside=allow_outside))
+            files = list(data.find_files(rows[image], Path(images), image, allow_outside=allow_outside))
             places = [f"row {row + 1} below the header" for row in range(len(files))]
             options: dict[str, Any] = {"places": places, "skip_broken": skip_broken, "max_pixels": max_pixels, "cache": cache}
-            opened = Images.open(files, **recorded.images.options(self.transform), **options, progress=progress)
+            opened = data.Images.open(files, **recorded.images.options(self.transform), **options, progress=progress)
             kept = np.array([row for row in range(len(rows)) if row not in opened.broken])
             score, columns = self._scores(opened)
         attributes = tuple(attribute.take(kept) for attribute in attributes)
         id_frame, ids = identifiers(rows, kept, recorded.id, recorded.patient, image)
-        decisions = self._with_decisions(id_frame, unlabelled(score, attributes, ids, name, features), seed, columns)
+        decisions = self._with_decisions(id_frame, unlabelled(score, attributes, ids, name, features=features), seed, columns)
         for note in self._notes(rows, attributes, id_frame, name):
             log.warning(note)
         return decisions
@@ -238,7 +217,7 @@ class Bundle:
 
     def _parsed(self, frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
         """The frame with these columns parsed as numbers even if they were read as text because they are groups or ids."""
-        return frame.assign(**{name: as_parsed(frame[name]) for name in columns if name in self.text_columns and name in frame.columns})
+        return frame.assign(**{name: data.as_parsed(frame[name]) for name in self.text_columns.intersection(columns, frame.columns)})
 
     def _network_inputs(self, frame: pd.DataFrame, name: str) -> Any:
         """The input columns of the network as numbers, encoded as in the repair."""
@@ -247,7 +226,7 @@ class Bundle:
         problems = [f"no input column {c!r}.{did_you_mean(c, map(str, frame.columns), 0.6)}" for c in features if c not in frame.columns]
         if encoder is not None:
             raise_all(problems, name)
-            return Encoder(encoder.numeric, encoder.levels, tuple(features)).transform(frame)
+            return data.Encoder(encoder.numeric, encoder.levels, tuple(features)).transform(frame)
         for column in (c for c in features if c in frame.columns):
             if frame[column].dtype.kind not in "biuf":
                 problems.append(f"input column {column!r} holds no numbers. Encode it as in the repair.")
@@ -256,7 +235,7 @@ class Bundle:
         raise_all(problems, name)
         return frame[features].to_numpy(dtype=np.float32)
 
-    def _score_column(self, frame: pd.DataFrame, name: str) -> tuple[FloatArray, pd.DataFrame | None]:
+    def _score_column(self, frame: pd.DataFrame, name: str) -> tuple[FloatArray, Table | None]:
         """The scores of new rows, from their column or from the saved classifier, and the further columns that the rule reads."""
         recorded, features = self.run.inputs, list(getattr(self.rule, "columns", ()))
         if (model := self.predictor) is not None:
@@ -269,9 +248,9 @@ class Bundle:
             raise BadInput(*problems, source=name, advice=f"The columns are: {', '.join(columns)}.")
         twice = [c for c in (column, *features) if columns.count(c) > 1]
         raise_all([f"column {c!r} is there more than once. Rename all but one." for c in twice], name)
-        score, _, problems = read_score_column(frame[column], column, recorded.logits)
+        score, _, problems = data.read_score_column(frame[column], column, recorded.logits)
         raise_all(problems, name)
-        return score, frame[features].reset_index(drop=True) if features else None
+        return score, Table(frame[features].reset_index(drop=True)) if features else None
 
     def _with_decisions(self, id_frame: pd.DataFrame, scores: Scores, seed: int, columns: dict[str, Any]) -> pd.DataFrame:
         """Identifiers, score and decision of each row; for a randomised rule also the probability with which the decision was drawn."""
@@ -304,10 +283,9 @@ class Bundle:
         return notes
 
 
-def _predictor_of(files: Verified, given: object, trust: bool) -> Predictor:
+def _predictor_of(files: Verified, recorded: SavedPredictor, given: object, trust: bool) -> Predictor:
     """The classifier of a bundle: from its file, or as given; raises an error if that would run code that is not trusted."""
-    recorded, folder = files.run.predictor, files.folder
-    assert recorded is not None
+    folder = files.folder
     if given is not None and not isinstance(given, str):
         return models.predictor(given, positive=recorded.positive)
     if given is not None:
@@ -326,14 +304,13 @@ def _predictor_of(files: Verified, given: object, trust: bool) -> Predictor:
         ) from None
 
 
-def _network_of(files: Verified, model: object, trust: bool, running: Running) -> tuple[nn.Module, Code | None]:
+def _network_of(files: Verified, saved: SavedModel, model: object, trust: bool, running: Running) -> tuple[nn.Module, Code | None]:
     """The network of a bundle with its repair, in eval mode, and the code that was run to build it, if any."""
-    saved, code = files.run.network, None
-    named, given = model if isinstance(model, str) else None, model if models.is_network(model) else None
+    named, given, code = model if isinstance(model, str) else None, model if models.is_network(model) else None, None
     if models.ORIGINAL_ONNX in files.contents and model is not None:
         raise BadInput(f"{files.folder} holds its ONNX file. Omit --model {model}.")
     if models.ORIGINAL_ONNX not in files.contents and given is None:
-        code = _code_to_run(files, named, trust)
+        code = _code_to_run(files, saved, named, trust)
         if code is not None and running is not None and (named is None or named.endswith(models.PROGRAM)):
             running(code)
     load = named or str(saved.load)
@@ -350,9 +327,8 @@ def _network_of(files: Verified, model: object, trust: bool, running: Running) -
 # Code that a bundle needs
 
 
-def _code_to_run(files: Verified, model: str | None, trust: bool) -> Code | None:
+def _code_to_run(files: Verified, recorded: SavedModel, model: str | None, trust: bool) -> Code | None:
     """The code that builds the network of a bundle; None for a network of Equipoise. Runs nothing; raises an error without trust."""
-    recorded = files.run.network
     if model is not None:
         code = models.code_of(model)
         if code is not None and model.endswith(models.PROGRAM) and code.sha256 != files.run.files.get(models.REPAIRED_PROGRAM):
@@ -363,7 +339,7 @@ def _code_to_run(files: Verified, model: str | None, trust: bool) -> Code | None
         return code
     if models.REPAIRED_PROGRAM in files.contents:
         content, path = files.contents[models.REPAIRED_PROGRAM], (files.folder / models.REPAIRED_PROGRAM).absolute()
-        code, expected = models.Code(str(path), path, sha256(content), content), files.run.files[models.REPAIRED_PROGRAM]
+        code, expected = models.Code(str(path), path, data.sha256(content), content), files.run.files[models.REPAIRED_PROGRAM]
     elif (load := recorded.load) is None:
         raise BadInput(f"{files.folder} was saved from Python and does not name the network's code. Give the network: model=network")
     elif load == OWN_NETWORK:
@@ -395,7 +371,7 @@ def transform_to_serve(
             raise BadInput(f"the network in {folder} takes images without a transform. Omit images.transform (transform=).")
         return None
     if given is not None and not isinstance(given, str):
-        return as_transform(given)
+        return data.as_transform(given)
     if recorded.path is None:
         raise BadInput(
             f"{folder} was saved from Python with the transform {recorded.named}, whose code it does not name. Give it: transform="
@@ -439,7 +415,7 @@ def _check_images(run: Run, images: bool, folder: Path) -> None:
         raise BadInput(f"the network in {folder} takes images. Name their folder: --images xrays/")
 
 
-def groups_of(frame: pd.DataFrame, columns: Sequence[str], source: str, bins: dict[str, Bins]) -> tuple[Attribute, ...]:
+def groups_of(frame: pd.DataFrame, columns: Sequence[str], source: str, bins: dict[str, data.Bins]) -> tuple[Attribute, ...]:
     """The groups of new rows in the columns that a rule needs, binned as in the repair. Rows may all be of one group, or have none."""
     if missing := [column for column in columns if column not in frame.columns]:
         raise BadInput(
@@ -452,7 +428,7 @@ def groups_of(frame: pd.DataFrame, columns: Sequence[str], source: str, bins: di
 
 
 def identifiers(
-    frame: pd.DataFrame, kept: IntArray, id: str | None, patient: str | None, image: str | None = None
+    frame: pd.DataFrame, kept: data.IntArray, id: str | None, patient: str | None, image: str | None = None
 ) -> tuple[pd.DataFrame, ObjectArray]:
     """The identifying columns of the kept rows, and an id per row as text, None if it is empty; without such columns, row numbers.
 
@@ -462,7 +438,7 @@ def identifiers(
     if not columns:
         return pd.DataFrame({"row": kept + 1}), np.arange(len(kept))  # type: ignore[return-value]  # numbered, not named
     key = next(name for name in (id, image, patient) if name in columns)
-    texts = [None if pd.isna(value) or not str(value).strip() else str(value) for value in read_identifiers(frame[key])[kept]]
+    texts = [None if pd.isna(value) or not str(value).strip() else str(value) for value in data.read_identifiers(frame[key])[kept]]
     return frame[columns].iloc[kept].reset_index(drop=True), np.array(texts, dtype=object)
 
 
@@ -481,14 +457,8 @@ def _check_one_patient(frame: pd.DataFrame, image: str | None, patient: str | No
 
 
 def unlabelled(
-    score: FloatArray,
-    attributes: tuple[Attribute, ...],
-    ids: ObjectArray,
-    name: str,
-    features: pd.DataFrame | None = None,
-    patients: ObjectArray | None = None,
+    score: FloatArray, attributes: tuple[Attribute, ...], ids: ObjectArray, name: str, patients: ObjectArray | None = None, **more: Any
 ) -> Scores:
-    """The scores of new rows, which have no labels; rows whose group is not needed have the group "(none)"."""
-    no_group = Attribute("group", ("(none)",), np.full(len(score), MISSING, dtype=np.int64))
-    table = None if features is None else Table(features)
-    return Scores(np.zeros(len(score), dtype=np.int64), score, attributes or (no_group,), patients, ids, name, features=table)
+    """The scores of new rows, which have no labels, with further fields; rows whose group is not needed have the group "(none)"."""
+    no_group = Attribute("group", ("(none)",), np.full(len(score), data.MISSING, dtype=np.int64))
+    return Scores(np.zeros(len(score), dtype=np.int64), score, attributes or (no_group,), patients, ids, name, **more)

@@ -36,7 +36,6 @@ THUMBNAILS = 24  # of the patients whose score changed most
 PROBE_ROWS = {"images": 128, "table": 2000}  # rows to time the probes on; with fewer, the time does not grow with the rows
 WARM_UP, TIMED_RESAMPLES = 32, 20  # rows of the first run, which loads libraries, and resamples to time
 Methods = Mapping[str, Mapping[str, Any]]  # settings by name
-Candidates = dict[str, ScoredCandidate]  # by label
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,10 +81,6 @@ class RepairTask:
             own_train = None if train is None else train.labelled(label)
             views[label] = LabelTask(chosen.view(at), rows.labelled(label), held_out.labelled(label), own_train)
         return cls(views, LabelTask(chosen, rows, held_out, train))
-
-    def name_of(self, label: str) -> str:
-        """The label, if there are others."""
-        return label if len(self.labels) > 1 else ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -287,18 +282,18 @@ def try_methods(
     `failures`; if all fail, that is an error. `goals` are by label. With several outputs of a network, one method is chosen for all of
     them. Too few patients in a cell that a goal needs are an error before any work, unless `spec.force` is set.
     """
-    too_small: list[str] = []
+    too_small, several = list[str](), len(task.labels) > 1
     for label, job in task.labels.items():
         with collecting(too_small):
             sets = {"the repair set": job.repair, "the test set": job.test}
-            methods.check_cells(sets, {"": goals[label]}, label=task.name_of(label))
+            methods.check_cells(sets, {"": goals[label]}, label=label if several else "")
     if too_small and not spec.force:
         raise TooFewPatients(*too_small)
     deadline = None if spec.seconds is None else time.monotonic() + spec.seconds
     provenance, whole, comparisons = provenance or comparison.Provenance(), task.network, dict[str, Comparison]()
     # One method is chosen for all labels of a network; otherwise each label has its own.
     for together in [[label] for label in task.labels] if whole is None else [list(task.labels)]:
-        tried: dict[str, Candidates] = {name: {} for name in (STANDARD, *asked)}
+        tried: dict[str, dict[str, ScoredCandidate]] = {name: {} for name in (STANDARD, *asked)}
         failures: dict[str, str] = {}
         jobs: list[tuple[str, LabelTask, Mapping[str, Goal], list[str]]] = []  # the label is empty where all are repaired together
         rest = list(tried)
@@ -311,7 +306,7 @@ def try_methods(
                 rest = [name for name in tried if name not in at_once]
         jobs += [(label, task.labels[label], {"": goals[label]}, rest) for label in together if rest]
         for label, job, job_goals, names in jobs:
-            named = f"{label}, " if label and task.name_of(label) else ""
+            named = f"{label}, " if label and several else ""
             how = {name: asked.get(name, {}) for name in names}
             limits: dict[str, Any] = {"seed": spec.seed, "train": job.train, "deadline": deadline}
             limits["bars"] = lambda name, named=named: bars(named + name)
@@ -352,7 +347,7 @@ def try_methods(
             own_task, shown = task.labels[label], {}
             if own_task.is_network:
                 shown = _shown_inputs(originals[label], results[best][label], own_task, spec, report, bars)
-            title = f"{report.title}: {label}" if task.name_of(label) else report.title
+            title = f"{report.title}: {label}" if several else report.title
             comparisons[label] = Comparison(
                 originals[label],
                 tuple(result[label] for result in results),
@@ -481,7 +476,7 @@ def estimate_repair(
     for name in ("repair", "test", "train"):
         for label, own in task.labels.items():
             if (rows := getattr(own, name)) is not None:
-                values = [f"{label}: {y}" for y in rows.y] if task.name_of(label) else rows.y
+                values = [f"{label}: {y}" for y in rows.y] if labels > 1 else rows.y
                 frame = pd.DataFrame({"group": pd.Series(rows.groups).fillna("(missing)"), "label": values})
                 frame["patient"] = range(len(rows)) if rows.patients is None else rows.patients
                 of_set = frame.groupby(["group", "label"])["patient"].agg(rows="size", patients="nunique").reset_index()

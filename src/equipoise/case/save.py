@@ -70,10 +70,8 @@ def inputs_of(rows: Rows, **names: Any) -> ServedInputs:
     if not isinstance(rows.source, Table):
         return ServedInputs(**known, width=int(rows.inputs.shape[-1]))
     encoder, features = rows.source.fitted(), list(map(str, rows.source.frame.columns))
-    encoded = (
-        schema.SavedEncoder(numeric=dict(encoder.numeric), levels=dict(encoder.levels)) if rows.source.scale or encoder.levels else None
-    )
-    return ServedInputs(**known, features=features, encoder=encoded)
+    encoded = schema.SavedEncoder(numeric=dict(encoder.numeric), levels=dict(encoder.levels))
+    return ServedInputs(**known, features=features, encoder=encoded if rows.source.scale or encoder.levels else None)
 
 
 def saved_model(load: str | None, output: str, *, code: models.Code | None = None, **more: Any) -> SavedModel:
@@ -281,10 +279,8 @@ def _write_onnx(
 ) -> models.Exported | None:
     """Writes model.onnx and compares it with torch; None if the export failed."""
     rule = case.result.candidate.rule
-    with_rule = (
-        options.onnx_rule or models.onnx_in(case.result.candidate.network) is not None
-    )  # the repair of an ONNX file returns decisions
-    threshold = rule.shared if with_rule else None
+    # The repair of an ONNX file returns decisions.
+    threshold = rule.shared if options.onnx_rule or models.onnx_in(case.result.candidate.network) is not None else None
     if options.onnx_rule and threshold is None:
         failures["the rule in model.onnx"] = "only a threshold for all patients can be part of the network; this rule is in rule.json"
     exported = None
@@ -381,46 +377,30 @@ def readme(
     rule = case.result.candidate.rule
     inputs, saved = serving.inputs, serving.model
     drawn_by = inputs.id or inputs.image_column or inputs.patient
-    about = {
-        "title": case.title,
-        "version": case.provenance.versions.get("equipoise", ""),
-        "when": case.provenance.when,
+    about: dict[str, Any] = {
+        "case": case,
+        "rule": rule,
+        "inputs": inputs,
+        "saved": saved,
         "verdict": f"{report.repair_answer(case, report.groups_called(case, options.words))} {report.repair_set_words(case)}",
-        "rule": rule.describe(),
-        "needs_group": rule.needs_group,
-        "randomised": rule.randomised,
         "drawn_by": drawn_by,
-        "drawn_by_patient": drawn_by is not None and drawn_by == inputs.patient,
         "folder": folder,
         "failures": failures,
     }
     if saved is None:
         files = sorted(path.name for path in place.glob("predictor.*"))  # the classifier, unless only scores were given
-        return report.render(
-            "README_rule.txt.j2",
-            about
-            | {
-                "score": inputs.score,
-                "logits": inputs.logits,
-                "reads": list(getattr(rule, "columns", ())),
-                "groups": [attribute.name for attribute in case.result.test.attributes] if rule.needs_group else [],
-                "predictor": case.result.candidate.model is not None,
-                "predictor_file": files[0] if files else None,
-            },
-        )
-    return report.render(
-        "README.txt.j2",
-        about
-        | weights
-        | {
-            "file": next(name for name in WEIGHT_FILES[1:] if (place / name).exists()),
-            "output_name": saved.output_name,
-            "onnx": onnx,
-            "onnx_rule": options.onnx_rule and rule.shared is not None,
-            "output": saved.output,
-            "images": inputs.images is not None,
-            "own": saved.code is None and (inputs.images is None or inputs.images.transform is None),
-            "prepared": report.preprocessing_words(asdict(inputs.images)) if inputs.images is not None else "",
-            "named": saved.load is not None,
-        },
-    )
+        about |= {
+            "reads": list(getattr(rule, "columns", ())),
+            "groups": [attribute.name for attribute in case.result.test.attributes] if rule.needs_group else [],
+            "predictor": case.result.candidate.model is not None,
+            "predictor_file": files[0] if files else None,
+        }
+        return report.render("README_rule.txt.j2", about)
+    about |= weights | {
+        "file": next(name for name in WEIGHT_FILES[1:] if (place / name).exists()),
+        "onnx": onnx,
+        "onnx_rule": options.onnx_rule and rule.shared is not None,
+        "own": saved.code is None and (inputs.images is None or inputs.images.transform is None),
+        "prepared": report.preprocessing_words(asdict(inputs.images)) if inputs.images is not None else "",
+    }
+    return report.render("README.txt.j2", about)

@@ -195,12 +195,6 @@ class Run:
             raise ValueError(f"has the label {self.label!r}, which is none of its classes")
         return self
 
-    @property
-    def network(self) -> SavedModel:
-        """How to build the network; a rule for scores has none."""
-        assert self.model is not None
-        return self.model
-
 
 RUN_FORMAT, IMAGES_FORMAT = TypeAdapter(Run), TypeAdapter(ServedImages)
 

@@ -98,19 +98,15 @@ def apply(
 
 
 def _csv(table: "pd.DataFrame", spreadsheet_safe: bool) -> str:
-    texts = table.drop(columns=["score", "probability", "decision"], errors="ignore")
-    # Without quotation marks, which Python omits for a carriage return, a reader would end the row there.
-    broken = any("\r" in str(value) for name in texts for value in (name, *texts[name]))
-    escaped = _spreadsheet_safe(table) if spreadsheet_safe else table
-    return str(escaped.to_csv(index=False, quoting=csv.QUOTE_NONNUMERIC if broken else csv.QUOTE_MINIMAL))
-
-
-def _spreadsheet_safe(table: "pd.DataFrame") -> "pd.DataFrame":
-    """The table with a ' before every text, in cells and column names, that a spreadsheet would run as a formula."""
-    import pandas as pd
+    """The table as CSV; if asked, with a ' before every text, in cells and column names, that a spreadsheet would run as a formula."""
 
     def safe(value: object) -> object:
         return f"'{value}" if isinstance(value, str) and value.startswith(FORMULAS) else value
 
-    columns = {name: table[name].astype(object).map(safe) if table[name].dtype.kind not in "biuf" else table[name] for name in table}
-    return pd.DataFrame(columns).rename(columns=safe)
+    texts = table.drop(columns=["score", "probability", "decision"], errors="ignore")
+    # Without quotation marks, which Python omits for a carriage return, a reader would end the row there.
+    broken = any("\r" in str(value) for name in texts for value in (name, *texts[name]))
+    if spreadsheet_safe:
+        columns = {name: own if own.dtype.kind in "biuf" else own.astype(object).map(safe) for name, own in table.items()}
+        table = type(table)(columns).rename(columns=safe)
+    return str(table.to_csv(index=False, quoting=csv.QUOTE_NONNUMERIC if broken else csv.QUOTE_MINIMAL))

@@ -1,9 +1,10 @@
 """`equipoise compare`: compare models on the same patients, or sites or periods with different patients; follow an audit over time."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from pydantic import Field
@@ -17,9 +18,6 @@ from equipoise.data import Columns
 from equipoise.errors import BadInput, collecting, raise_all
 from equipoise.report import ReportSpec
 from equipoise.specification import Specification, Texts, flag_of, setting
-
-if TYPE_CHECKING:
-    from equipoise.data import Scores
 
 AUDIT, HISTORY, TABLE = "audit", "history", "table"
 FLAGS = ("--label", "--group", "--reference", "--patient", "--score", "--bins", "--threshold", "--measure", "--name", "--since")
@@ -105,14 +103,20 @@ def _compare(files: list[Path], case: ComparisonCase) -> tuple[Any, Callable[...
         options |= {"since": how.since, "intersections": how.intersections}
         course = measures.history(files[0]).monitor(level=spec.level, expected_change=how.expected_change, **options)
         return course, measures.monitoring_facts, report.monitoring_screen
-    columns = case.data.score
-    names = _file_names(how.name, files) if len(files) > 1 else _checked_names(how.name or columns, len(columns))
-    subjects: dict[str, Any]
+    columns, stems = case.data, [path.stem for path in files]
+    unnamed = list(columns.score) if len(files) == 1 else stems if len(set(stems)) == len(stems) else list(map(str, files))
+    names, count = how.name or unnamed, len(unnamed)
+    if len(names) != count or len(set(names)) != count:
+        raise BadInput(f"{count} are compared and need {count} different names; got {', '.join(names)}. Give one --name for each.")
+    subjects: dict[str, Any] = {}
     if kinds[0] == AUDIT:
         subjects, options = dict(zip(names, map(measures.read_audit, files), strict=True)), {"common_groups": how.common_groups}
-    else:
-        subjects, options = _read_scores(files, case.data, names), {"threshold": case.model.threshold, "measures": spec.measures}
-        options |= {"paired": how.paired, "level": spec.level, "min_patients": spec.min_patients}
+    else:  # several columns of one table, or the same column of several tables, with the groups of the first
+        for name, (path, column) in zip(names, product(files, columns.score), strict=True):
+            (scores,) = data.read_scores(path, columns.changed(score=column)).values()
+            subjects[name], columns = replace(scores, name=name), columns.like(scores.attributes)
+        options = {"threshold": case.model.threshold, "measures": spec.measures, "paired": how.paired}
+        options |= {"level": spec.level, "min_patients": spec.min_patients}
     with console.bar("compare"):
         return comparison.compare(subjects, **options), comparison.score_comparison_facts, report.contrast_screen
 
@@ -151,26 +155,3 @@ def _kind_problems(files: list[Path], kinds: list[str], case: ComparisonCase) ->
         tables, needed = ("1 table", "two or more --score columns") if len(files) == 1 else (f"{len(files)} tables", "one --score column")
         problems.append(f"{tables} of scores: expected {needed}; got {len(columns.score)}. Give the columns with --score.")
     return problems
-
-
-def _file_names(names: Sequence[str], files: list[Path]) -> list[str]:
-    """The names of the compared files: those of --name, or the files without folder and extension if these differ."""
-    stems = [path.stem for path in files]
-    return _checked_names(names or (stems if len(set(stems)) == len(stems) else list(map(str, files))), len(files))
-
-
-def _checked_names(names: Sequence[str], count: int) -> list[str]:
-    if len(names) != count or len(set(names)) != count:
-        raise BadInput(f"{count} are compared and need {count} different names; got {', '.join(names)}. Give one --name for each.")
-    return list(names)
-
-
-def _read_scores(files: list[Path], columns: Columns, names: Sequence[str]) -> "dict[str, Scores]":
-    """The scores by name: several columns of one table, or the same column of several tables, with the groups of the first."""
-    pairs = [(files[0], column) for column in columns.score] if len(files) == 1 else [(path, columns.score[0]) for path in files]
-    by_name: dict[str, Scores] = {}
-    for name, (path, column) in zip(names, pairs, strict=True):
-        (scores,) = data.read_scores(path, columns.changed(score=column)).values()
-        by_name[name] = replace(scores, name=name)
-        columns = columns.like(scores.attributes)
-    return by_name

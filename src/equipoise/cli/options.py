@@ -10,7 +10,6 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping
-from copy import deepcopy
 from difflib import get_close_matches
 from functools import partial, wraps
 from pathlib import Path
@@ -41,11 +40,8 @@ Setting = tuple[str, str, FieldInfo]  # section, key and field
 
 def settings_of(kind: type[Specification], *sections: str) -> list[Setting]:
     """Every setting of a specification; with `sections`, of these only."""
-    found = []
-    for section in fields_of(kind):
-        if not sections or section in sections:
-            found += [(section, key, field) for key, field in fields_of(kind, section).items()]
-    return found
+    chosen = [section for section in fields_of(kind) if not sections or section in sections]
+    return [(section, key, field) for section in chosen for key, field in fields_of(kind, section).items()]
 
 
 def takes_case(
@@ -56,30 +52,22 @@ def takes_case(
     The command gets a function that makes the specification, of a case file or a bare table if it is given one. Sections that it leaves
     `unread` may be in the file, which other commands read too, but not in `--set`.
     """
-    flags: dict[str, Setting] = {}
-    for found in settings_of(kind, *(() if only else sections)):
-        flag = extra_of(found[2]).get("flag")
-        if flag and (not only or flag in only):
-            flags[flag] = found
+    settings = settings_of(kind, *(() if only else sections))
+    flags = {str(flag): found for found in settings if (flag := extra_of(found[2]).get("flag")) and (not only or flag in only)}
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(command, eval_str=True)
         keyword = partial(inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY, default=None)
+        names = {f"flag_{flag.lstrip('-').replace('-', '_')}": flag for flag in flags}  # by parameter
+        options = [keyword(name, annotation=_option(flag, flags[flag])) for name, flag in names.items()]
         parameters: list[inspect.Parameter] = []
-        names: dict[str, Setting] = {}  # by parameter
         for parameter in signature.parameters.values():
-            if parameter.name != "case":
-                parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
-                continue
-            for flag, found in flags.items():
-                name = f"flag_{flag.lstrip('-').replace('-', '_')}"
-                names[name] = found
-                parameters.append(keyword(name, annotation=_option(flag, found)))
+            parameters += options if parameter.name == "case" else [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)]
         parameters.append(keyword("sets", annotation=SetOption))
 
         @wraps(command)
         def wrapper(**given: Any) -> None:
-            by_flag = [(*found[:2], given.pop(name)) for name, found in names.items()]
+            by_flag = [(*flags[flag][:2], given.pop(name)) for name, flag in names.items()]
             command(case=partial(_specification, kind, by_flag, given.pop("sets") or (), unread), **given)
 
         wrapper.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
@@ -101,10 +89,9 @@ def _specification(
 
     Of a case that a file is given for, with the score column of each label.
     """
-    values: dict[str, Any] = {}
-    if file is not None:
-        values = cases.read_case_file(file) if file.suffix.lower() == ".toml" else {"data": {"table": file}}
-    values = deepcopy(values)
+    values: dict[str, Any] = {} if file is None else {"data": {"table": file}}
+    if file is not None and file.suffix.lower() == ".toml":
+        values = cases.read_case_file(file)
     if sets:
         _add_settings(values, kind, sets, unread)
     for section, key, value in by_flag:
@@ -174,10 +161,7 @@ def _option(flag: str, setting: Setting) -> Any:
     """The annotation of a flag for typer."""
     section, _, field = setting
     kind, extra = str(field.annotation), extra_of(field)
-    taken: Any = str
-    for held in (Path, float, int, bool):
-        taken = held if held.__name__ in kind else taken
-    taken = list[str] if _takes_many(field) else taken
+    taken: Any = list[str] if _takes_many(field) else next((held for held in (bool, int, float, Path) if held.__name__ in kind), str)
     names = f"{flag}/--no-{flag.removeprefix('--')}" if taken is bool else flag
     help = f"{(field.description or '')[:1].upper()}{(field.description or '')[1:].rstrip('.')}."
     shown = extra.get("shown") or (False if field.is_required() or field.default in (None, (), ...) else str(field.default))

@@ -74,8 +74,7 @@ def study_run(
     size: Annotated[int | None, typer.Option(min=16, help="Images: pixels per side.", show_default="the study's")] = None,
     skip_broken: Annotated[bool, typer.Option("--skip-broken", help="Images: skip unreadable ones; broken/ counts them.")] = False,
     max_pixels: Annotated[
-        int | None,
-        typer.Option(help="Images: refuse those with more pixels before decoding them.", show_default=f"{MAX_PIXELS:,}"),
+        int | None, typer.Option(help="Images: refuse those with more pixels before decoding them.", show_default=f"{MAX_PIXELS:,}")
     ] = None,
     allow_outside: Annotated[
         bool, typer.Option("--allow-outside", help="Images: also read files outside their folder (.., absolute paths, links).")

@@ -15,8 +15,7 @@ AUDIT_SUGGESTIONS = {  # for a wrong argument, by its type
     "DataFrame": "Name the columns of the frame: eq.audit(eq.Scores.from_frame(frame, label=..., score=..., group=...)).",
     "Cohort": "The network comes first, then the cohort: eq.audit(model, cohort).",
     "Parts": "The network comes first, then one of the parts: eq.audit(model, parts.test).",
-    "ndarray": "Labels, scores and groups in arrays: eq.audit(eq.Scores.from_arrays(y, score, groups)).",
-    "Tensor": "Labels, scores and groups in arrays: eq.audit(eq.Scores.from_arrays(y, score, groups)).",
+    **dict.fromkeys(("ndarray", "Tensor"), "Labels, scores and groups in arrays: eq.audit(eq.Scores.from_arrays(y, score, groups))."),
     "type": "Give a fitted instance of it, not the class.",
     "str": "Name the columns of the table: eq.audit(eq.scan(path, label=..., score=..., group=...)), or run `equipoise audit`.",
     "PurePath": "Name the columns of the table: eq.audit(eq.scan(path, label=..., score=..., group=...)), or run `equipoise audit`.",
@@ -147,12 +146,8 @@ def check_classifier(subject: object, cohort: object) -> Any:
 
     model = None if isinstance(subject, str) and cohort is None else classifier(subject)
     if model is None:
-        raise Misuse(
-            "eq.audit",
-            "scores, a table on disk, or a classifier (a torch.nn.Module or an estimator) or a debiasing result with a cohort",
-            subject,
-            AUDIT_SUGGESTIONS,
-        )
+        wanted = "scores, a table on disk, or a classifier (a torch.nn.Module or an estimator) or a debiasing result with a cohort"
+        raise Misuse("eq.audit", wanted, subject, AUDIT_SUGGESTIONS)
     if cohort is None:
         raise BadInput("a classifier is audited on a cohort: eq.audit(model, parts.test), or eq.audit(model, eq.Cohort.from_frame(...))")
     check_cohort("eq.audit, after the network,", cohort)

@@ -67,7 +67,9 @@ def fit_baseline(
     tests = test.take(sampled)
     choice_features = None if train is None else _features(chosen_on)
     test_features = _features(tests)
-    model = _Regression(_features(fit), fit.y, fit.weight, choice_features, _folds(fit, rng))
+    units = units_of(fit.patients, len(fit))
+    folds = (rng.permutation(int(units.max()) + 1) % BASELINE_FOLDS)[units]  # all rows of a patient are in the same fold
+    model = _Regression(_features(fit), fit.y, fit.weight, choice_features, folds)
     rows = Scores.of(tests, original[0].score[sampled])
     shown = measures.shown_scores(rows, settings.min_patients)
 
@@ -78,12 +80,8 @@ def fit_baseline(
     choice_score, test_score = model.choose_strength(test_features, chosen_on.y)
     rule = choose_rule(valid=Scores.of(chosen_on, choice_score), optimise=goal.performance)
     plain, fair = compare_with(original[1], test_score, rule), None
-    if (
-        repaired is not None
-        and len(fit.attribute.levels) == 2
-        and not measures.is_quotient(goal.measure)
-        and goal.performance in measures.AFFINE_PERFORMANCE
-    ):
+    affine = goal.performance in measures.AFFINE_PERFORMANCE and not measures.is_quotient(goal.measure)
+    if repaired is not None and affine and len(fit.attribute.levels) == 2:
         decisions, gap = repaired
         constrained = _constrained(model, test_features, fit, chosen_on, goal, max(abs(gap), NEAR))
         fair = None if constrained is None else compare_with(decisions, constrained[0], choose_rule(constrained[1]))
@@ -119,8 +117,7 @@ class _Regression:
 
     def standardise(self, rows: FloatArray) -> FloatArray:
         """Rows on the scale of the fit, without constant columns."""
-        scaled: FloatArray = np.clip((rows[:, self.varying] - self.mean) / self.scale, -10, 10)
-        return scaled
+        return np.asarray(np.clip((rows[:, self.varying] - self.mean) / self.scale, -10, 10))
 
     def choose_strength(self, new: FloatArray, y: IntArray) -> tuple[FloatArray, FloatArray]:
         """Scores of the rows to choose on, whose labels are y, and of new rows, at the best strength."""
@@ -154,8 +151,7 @@ class _Regression:
         with warnings.catch_warnings():  # strengths are compared on other rows, so a fit that has not converged is compared like any other
             warnings.simplefilter("ignore", ConvergenceWarning)
             model.fit(self.x[fitted], y, sample_weight=weight / weight.mean())
-        score: FloatArray = model.predict_proba(rows)[:, 1]
-        return score
+        return np.asarray(model.predict_proba(rows)[:, 1])
 
 
 def _constrained(
@@ -164,10 +160,8 @@ def _constrained(
     """Scores of new rows and the threshold with the best performance whose |gap| is within `max_gap`; None if no multiple has one."""
     cells = tabulate(np.zeros(len(fit)), fit.y, fit.attribute, fit.weight)
     at = cell_index(fit.y, fit.attribute.codes, 2)
-    gain, gap = (
-        w.ravel()[at]
-        for w in (measures.performance_functional(goal.performance, cells.n).w, measures.gap_functional(goal.measure, cells.n, 1).w)
-    )
+    gain = measures.performance_functional(goal.performance, cells.n).w.ravel()[at]
+    gap = measures.gap_functional(goal.measure, cells.n, 1).w.ravel()[at]
 
     def labels_and_weights(multiple: float) -> tuple[IntArray, FloatArray]:
         value = (gain - multiple * direction * gap) * model.weight
@@ -188,13 +182,6 @@ def _constrained(
         return None
     _, multiple, threshold = best
     return model.scores(*labels_and_weights(multiple), model.standardise(new), model.strength), threshold
-
-
-def _folds(cohort: Cohort, rng: np.random.Generator) -> IntArray:
-    """The fold of each row; all rows of a patient are in the same fold."""
-    units = units_of(cohort.patients, len(cohort))
-    folds: IntArray = (rng.permutation(int(units.max()) + 1) % BASELINE_FOLDS)[units]
-    return folds
 
 
 def _sampled(cohort: Cohort, most: int, rng: np.random.Generator) -> IntArray:

@@ -261,15 +261,10 @@ def _comparison_tables(
     blocks: Sequence[_Block], performance: Sequence[tuple[Any, ...]], level: float
 ) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     """The tables of gaps, rates and performance."""
-    gaps, rates = (
-        _with_tests([block for block in blocks if (block[0]["measure"].iloc[0] in RATES_COMPARED) == is_rate], level)
-        for is_rate in (False, True)
-    )
-    return (
-        gaps,
-        rates.rename(columns={"measure": "rate"}),
-        pd.DataFrame(performance, columns=["label", "compared", "measure", *CHANGE_NUMBERS]),
-    )
+    gap_blocks, rate_blocks = ([own for own in blocks if (own[0]["measure"].iloc[0] in RATES_COMPARED) == rate] for rate in (False, True))
+    gaps, rates = _with_tests(gap_blocks, level), _with_tests(rate_blocks, level)
+    overall = pd.DataFrame(performance, columns=["label", "compared", "measure", *CHANGE_NUMBERS])
+    return gaps, rates.rename(columns={"measure": "rate"}), overall
 
 
 def _with_tests(blocks: Sequence[tuple[pd.DataFrame, SignedSum]], level: float) -> pd.DataFrame:
@@ -344,25 +339,20 @@ def _matched(first: Scores, second: Scores, first_name: str, second_name: str, p
         return second.take(order)
     if paired:
         raise BadInput(problem)
-    keys = [_keys(scores) for scores in (first, second)]
-    if paired is None and not all(keys):
+    numbered = any(own.patients is None and np.array_equal(own.ids, np.arange(len(own))) for own in (first, second))
+    if paired is None and numbered:
         raise BadInput(
             f"{names} may be of the same patients or of different ones: they have no ids, and their rows differ. State which with "
             "--set compare.paired=true or false (paired=True or False), or name a column of patient ids, --patient."
         )
-    if shared := len(keys[0] & keys[1]):
+    keys = [set(own.ids if own.patients is None else own.patients) for own in (first, second)]
+    if not numbered and (shared := len(keys[0] & keys[1])):
         unit = "patients" if first.patients is not None else "rows"
         raise BadInput(
             f"{shared:,} {unit} are in both {names}, so they are not different {unit}. Leave them out of one, or compare the models on the "
             "rows that both have."
         )
     return None
-
-
-def _keys(scores: Scores) -> set[object]:
-    """The ids of the patients, or of the rows; none if rows are only numbered."""
-    numbered = np.array_equal(scores.ids, np.arange(len(scores)))
-    return set(scores.patients) if scores.patients is not None else set() if numbered else set(scores.ids)
 
 
 def with_common_groups(subjects: Mapping[str, Mapping[str, AuditSums]]) -> dict[str, dict[str, AuditSums]]:
@@ -411,8 +401,7 @@ def incompatibilities(
             if references[0] != references[1]:
                 shown = " and ".join(", ".join(reference) or "none" for reference in references)
                 problems.append(f"{where}: different references of {attribute}: {shown}. Audit both with the same --reference.")
-            unmatched = set(first.groups[attribute]) ^ set(second.groups[attribute])
-            if unmatched:
+            if unmatched := set(first.groups[attribute]) ^ set(second.groups[attribute]):
                 problems.append(
                     f"{where}: different groups of {attribute}; not in both: {', '.join(sorted(unmatched))}. Write groups in the same way, "
                     "or leave out those that are not in both with --set compare.common_groups=true (common_groups=True)."

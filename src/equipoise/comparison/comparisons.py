@@ -39,8 +39,7 @@ if TYPE_CHECKING:
 
 COMPARE_SUGGESTIONS = {  # for a wrong argument, by its type
     "DataFrame": "Name the columns of the frame: eq.Scores.from_frame(frame, label=..., score=..., group=...).",
-    "str": "Read the file first: eq.Scores.from_frame(...), or run `equipoise compare`.",
-    "PurePath": "Read the file first: eq.Scores.from_frame(...), or run `equipoise compare`.",
+    **dict.fromkeys(("str", "PurePath"), "Read the file first: eq.Scores.from_frame(...), or run `equipoise compare`."),
 }
 STRICT = ConfigDict(extra="forbid", strict=True)  # for files: no unknown fields and no type conversion
 # Of a name that is no UTF-8, what cannot be written to a file becomes "?".
@@ -131,8 +130,7 @@ class Comparison:
     @property
     def kind(self) -> LabelKind:
         """The kind of outputs: labels or classes."""
-        rule = self.original.candidate.rule
-        return LabelKind.CLASSES if rule.argmax else LabelKind.LABELS
+        return LabelKind.CLASSES if self.original.candidate.rule.argmax else LabelKind.LABELS
 
     @property
     def result(self) -> ScoredCandidate:
@@ -331,10 +329,9 @@ def _check_held_out(results: Mapping[str, Candidate], cohort: Rows) -> None:
             sets = {id(own[role]): own[role] for own in fitted if role in own}  # labels of one network share their rows
             shared = max((own.shared_with(rows) for own in sets.values()), key=lambda own: own.count, default=None)
             if shared is not None and shared.count:
-                remedy = (
-                    f"Compare on other {shared.unit}; result.outcome is the outcome on the repair set itself, by cross-fitted decisions"
-                )
-                problems.append(shared.words(repr(cohort.name), f"the {role} set of {name!r}", remedy))
+                remedy = "result.outcome is the outcome on the repair set itself, by cross-fitted decisions"
+                where = repr(cohort.name), f"the {role} set of {name!r}"
+                problems.append(shared.words(*where, f"Compare on other {shared.unit}; {remedy}"))
     raise_all(problems)
 
 

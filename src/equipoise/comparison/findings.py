@@ -89,8 +89,7 @@ class ScoredCandidate:
     @property
     def chosen_row(self) -> "pd.Series[float]":
         """The chosen step on the repair set."""
-        row: pd.Series[float] = self.candidate.trace.iloc[self.candidate.chosen]
-        return row
+        return cast("pd.Series[float]", self.candidate.trace.iloc[self.candidate.chosen])
 
     def decisions(self) -> FloatArray:
         """The decisions on the test set, or the probabilities of a randomised 1."""
@@ -270,6 +269,8 @@ def find(
         )
     gap_before, gap_after = methods[0].gap, methods[1 + chosen].gap
     worst_group = gap_before.group if not np.isnan(gap_before.value) else ""
+    additive = worst_group and not measures.is_quotient(goal.measure)
+    contributions = tuple(pair.contributions(goal.measure, worst_group)) if additive else ()
     rates, gaps = BeforeAfter(), BeforeAfter()
     for a in shown.attributes:
         by_group = [audit.groups[audit.groups["attribute"] == a.name] for audit in (before, after)]
@@ -294,9 +295,7 @@ def find(
         gap_change=pair.gap_change(goal.measure, worst_group),
         performance_change=pair.performance_change(goal.performance),
         shifts=tuple(pair.shifts()),
-        contributions=tuple(pair.contributions(goal.measure, worst_group))
-        if worst_group and not measures.is_quotient(goal.measure)
-        else (),
+        contributions=contributions,
         rates=rates,
         gaps=gaps,
         cohort=_group_sizes(original.valid, original.test, settings.min_patients),
@@ -324,9 +323,8 @@ def _group_sizes(valid: Scores | None, test: Scores, min_patients: int) -> dict[
     Positives and negatives are those of the rows that are shown; None for a group that is withheld.
     """
     absent = -2  # a code that no row has
-    sets = {
-        name: (rows, measures.shown_scores(rows, min_patients)) for name, rows in (("valid", valid), ("test", test)) if rows is not None
-    }
+    given = {"valid": valid, "test": test}
+    sets = {name: (rows, measures.shown_scores(rows, min_patients)) for name, rows in given.items() if rows is not None}
     table = {}
     for k, in_test in enumerate(all_attributes(test)):
         attributes = {name: all_attributes(rows)[k] for name, (rows, _) in sets.items()}
@@ -364,16 +362,15 @@ def balances(scores: Scores, shown: ShownGroups, before: FloatArray, after: Floa
     for codes, names, rows in ((attribute.codes, attribute.levels, shown.rows), (all_patients, (None,), [len(scores)])):
         moments = measures.moments_of_change(before, after, scores.y, Clusters.of(codes, len(names), units), scores.weight)
         enough = moments["true"].patients >= settings.min_patients
-        sums = [
-            np.where(enough, moments.signed(signs).limits(settings.level), np.nan) for signs in BALANCE
-        ]  # value, low and high: (3, groups)
+        limits = (moments.signed(signs).limits(settings.level) for signs in BALANCE)  # value, low and high: (3, groups)
+        sums = [np.where(enough, each, np.nan) for each in limits]
         tables = [measures.tabulate_codes(decided, scores.y, codes, tuple(map(str, names)), scores.weight) for decided in (before, after)]
         with np.errstate(invalid="ignore"):  # groups without rows; the last entry of a table is of rows without a group
             errors = [np.array([cells.n[:, 1] - cells.s[:, 1], cells.s[:, 0]]) / cells.n.sum(1) for cells in tables]
         shares = [np.where(enough, error[:, : len(names)], np.nan) for error in errors]
         (missed_before, alarms_before), (missed_after, alarms_after) = shares
         for k, name in enumerate(names):
-            corrected, spoiled, net, missed, alarms = (Estimate(*limits[:, k].tolist()) for limits in sums)
+            corrected, spoiled, net, missed, alarms = (Estimate(*each[:, k].tolist()) for each in sums)
             found.append(
                 Balance(
                     group=name,

@@ -34,10 +34,6 @@ MANY_LEVELS = 20  # a column of numbers or dates, or of mostly different values,
 FEW_ROWS = 10  # a column of many levels, most of them with fewer rows, is not a grouping
 DATE = r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}([ T].*)?"  # 2026-11-15, 15.11.2026, with or without a time
 LEVELS_SHOWN = 8  # in a message
-CONFLICT_ADVICE = (
-    "Correct them, leave it empty where it is not known, or choose how they count with --set data.conflicts=row, first, majority or blank "
-    "(in Python conflicts=...)."
-)
 # Values that records often hold in place of a missing number
 SENTINELS = (-1, -9, -99, -999, -9999, -99999, -999999, 99, 999, 9999, 99999, 999999)
 BINS_ADVICE = "Give them in ascending order, as in age=40,60,80 (in Python bins={'age': [40, 60, 80]})."
@@ -509,8 +505,9 @@ def resolve_conflicts(
     if rule == "error" and varied:
         shown = f": {', '.join(examples)}{' ...' if varied > len(examples) else ''}" if examples else ""
         raise BadInput(
-            f"patient column {patient!r}: {varied:,} of {patients:,} patients have more than one {attribute.name!r}{shown}. "
-            f"{CONFLICT_ADVICE}"
+            f"patient column {patient!r}: {varied:,} of {patients:,} patients have more than one {attribute.name!r}{shown}. Correct them, "
+            "leave it empty where it is not known, or choose how they count with --set data.conflicts=row, first, majority or blank (in "
+            "Python conflicts=...)."
         )
     nonempty = counts > 0
     if nonempty.sum() < 2 or not nonempty[0]:

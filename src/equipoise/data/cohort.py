@@ -251,8 +251,7 @@ class Cohort(Grouped):
         """A label in every row (n,): 0, 1, or -1 if unknown."""
         if label and not self.several:
             raise BadInput(f"cohort {self.name!r} has one label, which is its y; several are given with label=[...] or classes=[...]")
-        column: IntArray = self.targets[:, self.labels.index(pick("label", label, self.labels))]
-        return column
+        return self.targets[:, self.labels.index(pick("label", label, self.labels))]
 
 
 def _cohort(source: Inputs, name: str, fields: Mapping[str, Any]) -> Cohort:
@@ -329,12 +328,6 @@ def cohort_from_images(
     return replace(whole.take([k for k in range(len(rows)) if k not in images.broken]), source=images)
 
 
-SCORES_ADVICE = {  # by type of a wrong argument
-    "DataFrame": "The columns of a frame are read by eq.Scores.from_frame(frame, label=..., score=..., group=...).",
-    "Cohort": "A cohort's scores are eq.Scores.of(cohort, score).",
-}
-
-
 @dataclass(frozen=True, eq=False)
 class Scores(Grouped):
     """One score in [0, 1] per row, with its label, its groups and its patient.
@@ -403,7 +396,9 @@ class Scores(Grouped):
         misused = [values for values in (y, score, groups) if isinstance(values, (pd.DataFrame, Cohort, Scores))]
         if misused or score is None or groups is None:
             expected = "labels, scores and groups: from_arrays(y, score, groups)"
-            raise Misuse("Scores.from_arrays", expected, misused[0] if misused else y, SCORES_ADVICE)
+            frame_advice = "The columns of a frame are read by eq.Scores.from_frame(frame, label=..., score=..., group=...)."
+            advice = {"DataFrame": frame_advice, "Cohort": "A cohort's scores are eq.Scores.of(cohort, score)."}
+            raise Misuse("Scores.from_arrays", expected, misused[0] if misused else y, advice)
         arrays = {"label": y, "score": score, "group": groups, "patient": patients, "weight": weights}
         frame, roles = frame_from_arrays(arrays, attribute, bins)
         return cls.from_frame(frame, reference=reference, conflicts=conflicts, name=name, **roles)
@@ -436,7 +431,7 @@ class Scores(Grouped):
             from equipoise.data.table import feature_columns
 
             frame = feature_columns(values)
-        raise_all(_feature_problems(frame, list(map(str, frame.columns)), [a.name for a in self.attributes]), self.name)
+        raise_all(feature_problems(frame, list(map(str, frame.columns)), [a.name for a in self.attributes]), self.name)
         return replace(self, features=data.Table(frame.set_axis(list(map(str, frame.columns)), axis=1)))
 
     def encoded_by(self, encoder: Encoder) -> Scores:
@@ -474,7 +469,7 @@ def scores_from_columns(frame: pd.DataFrame, columns: Columns, name: str = "scor
     everything wrong with the columns. The features, if any, are kept with the scores.
     """
     source, features = name if name != "scores" else "", list(columns.features)
-    raise_all(_feature_problems(frame, features, {*columns.used, columns.id}) if features else [], source)
+    raise_all(feature_problems(frame, features, {*columns.used, columns.id}), source)
     read = read_columns(frame, columns, source)
     if not columns.score:
         raise BadInput("no score column was named", source=source)
@@ -499,16 +494,6 @@ def scores_from_columns(frame: pd.DataFrame, columns: Columns, name: str = "scor
 Rows = Cohort | Scores  # the data that a repair is fitted to and evaluated on
 
 
-def _feature_problems(frame: pd.DataFrame, features: Sequence[str], other_columns: Collection[str | None]) -> list[str]:
-    """The problems of columns named as features: absent, repeated, or with another role, such as the group."""
-    return feature_problems(frame, features) + [
-        f"column {c!r} is a feature and has another role (label, score, group, patient, id or weight). A rule that reads the group needs "
-        "each patient's group: use group-thresholds for that. Leave it out of the features."
-        for c in dict.fromkeys(features)
-        if c in other_columns
-    ]
-
-
 def check_cohort(call: str, value: object) -> None:
     """Raises `Misuse` unless the argument is a cohort, and names the call to use instead."""
     if isinstance(value, Cohort):
@@ -519,8 +504,7 @@ def check_cohort(call: str, value: object) -> None:
         "eq.Scores.from_frame(frame, label=..., score=..., group=...).",
         "Parts": "These are three cohorts already: parts.train, parts.valid and parts.test.",
         "Module": "A network is not data. Make a cohort: eq.Cohort.from_frame(...), from_images(...) or eq.load(...).",
-        "Tensor": "Make a cohort of it first: eq.Cohort.from_arrays(inputs, y, groups).",
-        "ndarray": "Make a cohort of it first: eq.Cohort.from_arrays(inputs, y, groups).",
+        **dict.fromkeys(("Tensor", "ndarray"), "Make a cohort of it first: eq.Cohort.from_arrays(inputs, y, groups)."),
         "str": "A data set of the catalogue is loaded by its name: eq.load(name).",
     }
     raise Misuse(call, "a Cohort", value, advice)

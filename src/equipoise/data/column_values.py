@@ -6,7 +6,7 @@ model with one output is a column without a name.
 
 import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -121,15 +121,13 @@ def read_class_column(column: "pd.Series[object]", name: str, names: Sequence[st
     by_number = not cells[labelled].isin(names).any()
     positions = {str(k) if by_number else class_name: k for k, class_name in enumerate(names)}
     codes = cells.map(positions).to_numpy(np.float64)
-    unexpected = sorted(set(cells[labelled & np.isnan(codes)]))
-    if unexpected:
+    if unexpected := sorted(set(cells[labelled & np.isnan(codes)])):
         raise BadInput(
             f"label column {name!r} holds values that are none of the classes {', '.join(names)}: {', '.join(unexpected[:6])}."
             f"{did_you_mean(unexpected[0], names)} Add them to classes=[...], or leave those rows empty."
         )
     values: IntArray = np.where(labelled[:, None], codes[:, None] == np.arange(len(names)), UNKNOWN).astype(np.int64)
-    empty = [class_name for k, class_name in enumerate(names) if not (values[:, k] == 1).any()]
-    if empty:
+    if empty := [class_name for k, class_name in enumerate(names) if not (values[:, k] == 1).any()]:
         raise BadInput(f"label column {name!r} holds no row of the classes {', '.join(empty)}. Leave them out or use more rows.")
     return values
 
@@ -204,28 +202,29 @@ def read_columns(frame: pd.DataFrame, columns: Columns, source: str = "") -> dic
     return {**fields, "attributes": tuple(attributes), "patients": patients, "ids": ids}
 
 
-def feature_problems(frame: pd.DataFrame, features: Sequence[str]) -> list[str]:
-    """The problems of the columns named as features: absent or repeated."""
+def feature_problems(frame: pd.DataFrame, features: Sequence[str], other_columns: Collection[str | None] = ()) -> list[str]:
+    """The problems of the columns named as features: absent, repeated, or with another role, such as the group."""
     problems = [f"no feature column {c!r}.{did_you_mean(c, map(str, frame.columns), 0.6)}" for c in features if c not in frame.columns]
     again = dict.fromkeys(c for c in features if list(features).count(c) > 1)
-    return problems + [f"feature column {c!r} occurs more than once in the frame or the list. Keep it once." for c in again]
+    problems += [f"feature column {c!r} occurs more than once in the frame or the list. Keep it once." for c in again]
+    return problems + [
+        f"column {c!r} is a feature and has another role (label, score, group, patient, id or weight). A rule that reads the group needs "
+        "each patient's group: use group-thresholds for that. Leave it out of the features."
+        for c in dict.fromkeys(features)
+        if c in other_columns
+    ]
 
 
 def check_frame(call: str, frame: object) -> None:
     """Raises `Misuse` unless the argument is a frame, and names the call to use instead."""
     if isinstance(frame, pd.DataFrame):
         return
-    file = "Read the file first, ids as text: pd.read_csv(path, dtype={'patient': str})."
-    arrays = "Arrays are read by from_arrays."
     advice = {
-        "str": file,
-        "PurePath": file,
+        **dict.fromkeys(("str", "PurePath"), "Read the file first, ids as text: pd.read_csv(path, dtype={'patient': str})."),
         "Cohort": "A cohort's scores are eq.Scores.of(cohort, score); to audit a network on it: eq.audit(model, cohort).",
         "Scores": "These are scores already: eq.audit(scores).",
-        "ndarray": arrays,
-        "Tensor": arrays,
-        "dict": "Make it one: pd.DataFrame(...).",
-        "list": "Make it one: pd.DataFrame(...).",
+        **dict.fromkeys(("ndarray", "Tensor"), "Arrays are read by from_arrays."),
+        **dict.fromkeys(("dict", "list"), "Make it one: pd.DataFrame(...)."),
     }
     raise Misuse(call, "a pandas DataFrame and the names of its columns", frame, advice)
 
@@ -311,11 +310,10 @@ def read_identifiers(column: "pd.Series[object]") -> ObjectArray:
 
 def identifier_problems(column: "pd.Series[object]", name: str, role: str) -> list[str]:
     """The problems of a column of ids: empty cells, numbers too large to be exact, the same id as a number and as text."""
-    problems = []
-    empty = is_blank(column)
+    empty, problems = is_blank(column), list[str]()
     if empty.any():
         what = "patient id" if role == "patient" else "id"
-        problems.append(f"{role} column {name!r}: {_affected_rows(empty)} have no {what}. Fill them in or leave them out.")
+        problems = [f"{role} column {name!r}: {_affected_rows(empty)} have no {what}. Fill them in or leave them out."]
     values = column.cat.categories.to_series() if column.dtype == "category" else column[~empty]
     problem = ""
     if pd.api.types.is_float_dtype(values):
@@ -329,9 +327,7 @@ def identifier_problems(column: "pd.Series[object]", name: str, role: str) -> li
                 f"holds {_first_five(both)} as a number in some rows and as text in others, so that one may be counted as two. "
                 "Read the column as text (in pandas dtype=str)."
             )
-    if problem:
-        problems.append(f"{role} column {name!r} {problem}")
-    return problems
+    return problems + ([f"{role} column {name!r} {problem}"] if problem else [])
 
 
 def _is_nested(value: object) -> bool:

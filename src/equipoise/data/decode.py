@@ -126,11 +126,9 @@ def open_image(source: Source, limit: ImageLimit = ImageLimit(), *, upright: boo
             return
         with Image.open(BytesIO(content), formats=FORMATS) as image:
             limit.check(*image.size)
-            frames = getattr(image, "n_frames", 1)
-            if frames > 1:
+            if (frames := getattr(image, "n_frames", 1)) > 1:
                 raise BadImage(
-                    "several frames",
-                    f"holds {frames} frames (animated or several pages); save the right one as a separate image",
+                    "several frames", f"holds {frames} frames (animated or several pages); save the right one as a separate image"
                 )
             with limit.room(image.width * image.height * (BYTES_PER_PIXEL.get(image.mode, 4) + 1)):
                 with _silenced if image.format == "TIFF" else nullcontext():

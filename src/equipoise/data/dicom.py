@@ -59,8 +59,7 @@ def read_pixels(content: bytes, limit: ImageLimit = ImageLimit()) -> Pixels:
         raise BadImage("not an image", "is a DICOM file without pixel data" if len(data) else "is no DICOM file")
     if "TransferSyntaxUID" not in data.file_meta:  # an old file without that header, for which the standard assumes this syntax
         data.file_meta.TransferSyntaxUID = pydicom.uid.ImplicitVRLittleEndian
-    frames = int(data.get("NumberOfFrames") or 1)
-    if frames > 1:
+    if (frames := int(data.get("NumberOfFrames") or 1)) > 1:
         raise BadImage("several frames", f"is a DICOM file of {frames} frames; save the right one as a separate file")
     width, height = int(data.Columns), int(data.Rows)
     samples, bits = int(data.get("SamplesPerPixel") or 1), int(data.get("BitsAllocated") or 8)
@@ -132,14 +131,12 @@ def _mapping(pydicom: Any, data: Any, stored: Values) -> tuple[Callable[[Values]
 def _range_without_padding(stored: Values, mapped: Callable[[Values], Values], padding: object) -> tuple[float, float]:
     """The minimum and maximum of the mapped values, without padding unless there is nothing else."""
     padded = padding is not None and bool((stored != padding).any())
-    lows, highs = [], []
+    ends = list[float]()
     for rows in row_blocks(*stored.shape[:2]):
         values = mapped(stored[rows])
         values = values[stored[rows] != padding] if padded else values
-        if values.size:
-            lows.append(float(values.min()))
-            highs.append(float(values.max()))
-    return min(lows), max(highs)
+        ends += [float(values.min()), float(values.max())] if values.size else []
+    return min(ends), max(ends)
 
 
 def _check_inflated(pydicom: Any, file: Any, limit: ImageLimit) -> None:

@@ -184,15 +184,14 @@ def find_files(
             outside.append(row)
         elif candidates:
             paths[row], states[row] = candidates[0], file_state(candidates[0])
-    problems += _shorten(ambiguous)
-    problems += _shorten(
-        [
-            f"row {numbers[row]} below the header: image {texts[row]!r} lies outside {root}. "
-            "Name files in the folder, or allow it: allow_outside=True (--set images.allow_outside=true)."
-            for row in sorted(outside)
-        ]
-    )
-    problems += _shorten(_shared_files(texts, paths, states, numbers))
+    elsewhere = [
+        f"row {numbers[row]} below the header: image {texts[row]!r} lies outside {root}. "
+        "Name files in the folder, or allow it: allow_outside=True (--set images.allow_outside=true)."
+        for row in sorted(outside)
+    ]
+    for found in (ambiguous, elsewhere, _shared_files(texts, paths, states, numbers)):
+        more = len(found) - NAMES_LISTED
+        problems += [*found[:NAMES_LISTED], *([f"... and {more:,} more of this kind"] if more > 0 else [])]
     if absent and not outside and not ambiguous and not any(states.values()):
         first = texts[absent[0]]
         where = "or below it" if _is_bare(first) else "(a name with a folder in it is a path relative to that one)"
@@ -242,8 +241,3 @@ def _shared_files(
         for rows in rows_of_file.values()
         if len(rows) > 1
     ]
-
-
-def _shorten(problems: list[str]) -> list[str]:
-    more = len(problems) - NAMES_LISTED
-    return problems if more <= 0 else [*problems[:NAMES_LISTED], f"... and {more:,} more of this kind"]

@@ -388,8 +388,7 @@ def fill(out: npt.NDArray[Any], job: DecodingJob, make: Make, workers: Executor 
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    remarked = sorted(remarks.keys() - broken.keys())
-    if remarked:
+    if remarked := sorted(remarks.keys() - broken.keys()):
         first = f"{sources[remarked[0]]}: {remarks[remarked[0]]}"
         decoding_log.warning("%s of %s images were decoded with a warning; the first: %s", f"{len(remarked):,}", f"{len(sources):,}", first)
     return broken
@@ -573,8 +572,7 @@ def cached(job: DecodingJob, make: Make, settings: object, shape: tuple[int, ...
             stored = np.load(path, mmap_mode="r"), broken
     with suppress(OSError):  # a read-only folder
         os.utime(path)
-    total = sum(cache.bytes for cache in ImageCache.found(folder))
-    if total > LARGE_CACHE:
+    if (total := sum(cache.bytes for cache in ImageCache.found(folder))) > LARGE_CACHE:
         decoding_log.warning(
             "the cached images in %s take %.0f GiB. To see them: equipoise data cache%s; to remove old ones: add --clear --older-than 30",
             *(folder, total / 2**30, "" if folder == ImageCache.folder() else f" --folder {folder}"),

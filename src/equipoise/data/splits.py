@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from hashlib import blake2b
+from itertools import combinations
 from typing import Any, Self, TypeVar, cast
 from zlib import crc32
 
@@ -267,13 +268,11 @@ class Identities:
     @classmethod
     def of(cls, rows: Grouped, content: bool | None = None) -> "Identities":
         """The identities of these rows; with their content, by default, if they have no patient ids."""
-        identities = cls(rows.name, rows.patients, rows.ids)
+        who = rows.name, rows.patients, rows.ids
         if not (rows.patients is None if content is None else content):
-            return identities
+            return cls(*who)
         kind, stored, positions = rows.content()
-        if positions is None:
-            return replace(identities, kind=kind, frame=stored)
-        return replace(identities, kind=kind, images=stored, positions=positions)
+        return cls(*who, kind, stored) if positions is None else cls(*who, kind, images=stored, positions=positions)
 
     def shared_with(self, other: "Identities") -> "Shared":
         """What the other set has in common with this one.
@@ -411,10 +410,8 @@ def check_apart(**sets: Grouped | None) -> None:
     given = {role: rows for role, rows in sets.items() if rows is not None}
     by_rows = any(rows.patients is None for rows in given.values())  # only patient ids on both sides make their content unnecessary
     known = {role: Identities.of(rows, content=by_rows) for role, rows in given.items()}
-    roles, problems = list(known), []
-    for at, later in enumerate(roles):
-        for earlier in roles[:at]:
-            shared = known[earlier].shared_with(known[later])
-            if shared.count:
-                problems.append(shared.words(*(f"the {role} set {known[role].name!r}" for role in (later, earlier))))
+    problems = []
+    for earlier, later in combinations(known, 2):
+        if (shared := known[earlier].shared_with(known[later])).count:
+            problems.append(shared.words(*(f"the {role} set {known[role].name!r}" for role in (later, earlier))))
     raise_all(problems)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -108,8 +108,7 @@ class Encoder:
         unseen: dict[str, dict[str, int]] = {}
         for name, known_levels in self.levels.items():
             counts = _as_levels(frame[name]).value_counts()
-            new = {str(level): int(n) for level, n in counts.items() if level not in known_levels}
-            if new:
+            if new := {str(level): int(n) for level, n in counts.items() if level not in known_levels}:
                 unseen[name] = new
         return unseen
 
@@ -138,8 +137,7 @@ class Inputs(Protocol):
 
     def gray(self, index: object) -> Tensor:
         """Rows of images as gray pictures (b, height, width)."""
-        gray: Tensor = self.tensor()[index].float().mean(1)
-        return gray
+        return cast("Tensor", self.tensor()[index].float().mean(1))
 
     def fitted(self, *, again: bool = False) -> Encoder | None:  # noqa: ARG002 (of a table)
         """The encoder in use; None for inputs that are not a table. `again` fits one to these rows even if there is one."""

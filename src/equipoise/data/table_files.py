@@ -16,7 +16,6 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
@@ -193,8 +192,7 @@ def check_lengths(values: Any, name: str, where: object) -> None:
 
 def dictionary_codes(values: Any) -> npt.NDArray[np.int64]:
     """The position of each cell's value in the dictionary of an Arrow array, -1 in empty cells."""
-    codes: npt.NDArray[np.int64] = values.indices.cast("int64").fill_null(-1).to_numpy(zero_copy_only=False)
-    return codes
+    return np.asarray(values.indices.cast("int64").fill_null(-1).to_numpy(zero_copy_only=False))
 
 
 log = logging.getLogger(__name__)
@@ -227,7 +225,7 @@ def read_table(path: str | Path, *, text: Collection[str] = (), words: Collectio
             frame = read_parquet(path, {*text, *words}, max_bytes)
         else:
             raw, dialect = _read_csv(path, max_bytes)
-            frame = dialect.rename(pd.read_csv(BytesIO(raw), low_memory=False, **dialect.options(text, words)), {*text, *words})
+            frame = dialect.rename(pd.read_csv(io.BytesIO(raw), low_memory=False, **dialect.options(text, words)), {*text, *words})
     except pd.errors.EmptyDataError:
         raise BadInput(f"{path} is empty. Export it again, with a header and rows.") from None
     except BadInput:
@@ -253,7 +251,7 @@ def column_names(path: str | Path) -> list[str]:
 def _read_csv(path: Path, limit: int) -> "tuple[bytes, CsvFormat]":
     """The content of a CSV file, and its dialect. Text that is not UTF-8 or UTF-16 is read as Windows-1252, unless it is damaged UTF-8."""
     raw = read_bytes(path, limit)
-    encoding = encoding_of(BytesIO(raw), path)
+    encoding = encoding_of(io.BytesIO(raw), path)
     if encoding is None:
         text = raw.decode("utf-8", errors="replace")
         bad = text.count("\ufffd")
@@ -268,7 +266,7 @@ def _read_csv(path: Path, limit: int) -> "tuple[bytes, CsvFormat]":
             "wrong, export it as UTF-8.",
             path.name,
         )
-    return raw, csv_format(BytesIO(raw), encoding or "cp1252", path)
+    return raw, csv_format(io.BytesIO(raw), encoding or "cp1252", path)
 
 
 def _check_unique(names: Sequence[str], path: Path) -> None:

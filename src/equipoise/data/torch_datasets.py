@@ -154,8 +154,7 @@ def check_order(loaded: tuple[Inputs, list[Any] | None, list[str] | None], ids: 
     if found_ids is not None and ids is not None:
         both = [(first, str(second)) for first, second in zip(found_ids, ids, strict=True)]
         # One id may be a path that ends with the file name that is the other.
-        wrong = [at for at, (a, b) in enumerate(both) if a != b and Path(a).name != b and Path(b).name != a]
-        if wrong:
+        if wrong := [at for at, (a, b) in enumerate(both) if a != b and Path(a).name != b and Path(b).name != a]:
             at = wrong[0]
             raise BadInput(
                 f"{len(wrong):,} of {len(found_ids):,} rows have another id in the data set than in the table; the first is row {at + 1}: "

@@ -64,6 +64,7 @@ from .score import ChosenOutputs as ChosenOutputs
 from .score import OneClass as OneClass
 from .score import OneOutput as OneOutput
 from .score import as_matrix as as_matrix
+from .score import as_scores as as_scores
 from .score import chosen_outputs as chosen_outputs
 from .score import evaluating as evaluating
 from .score import label_views as label_views
@@ -74,7 +75,6 @@ from .score import probabilities_of as probabilities_of
 from .score import resolve_output as resolve_output
 from .score import scores_of as scores_of
 from .score import set_output as set_output
-from .score import sigmoid as sigmoid
 from .score import whole_network as whole_network
 from .training import IMAGES as IMAGES
 from .training import Progress as Progress

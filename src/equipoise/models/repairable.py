@@ -17,7 +17,7 @@ from equipoise.errors import BadInput, raise_all
 from equipoise.models import mlp, ranks, score
 from equipoise.models.devices import Feed, Recorder, compute_device, device_of, in_layout, mixed_precision, to_device, within_memory
 from equipoise.models.mlp import MLP, FlatMLP, Optimiser, copied
-from equipoise.models.score import as_matrix, feed_outputs, labels_of, output_kind, outputs, sigmoid, single_output
+from equipoise.models.score import ChosenOutputs, as_matrix, feed_outputs, output_kind, outputs, sigmoid, single_output
 from equipoise.models.units import Layer, combine_sums, find_units, gap_gradients, row_parts, sum_count, switch_off
 
 VALUES_WITH_GRAPH = {"cpu": 2**21, "cuda": 2**24}  # input values per pass with a graph, which stores activations
@@ -30,8 +30,8 @@ class Repairable:
     """A copy of a network with one output per row and label, and the rows that it is repaired on."""
 
     def __init__(self, model: nn.Module, inputs: Tensor | Images) -> None:
-        chosen = labels_of(model)
-        several, self.inputs, self.labels = chosen is not None, inputs, 1 if chosen is None else len(chosen.columns)
+        several, self.inputs = isinstance(model, ChosenOutputs), inputs
+        self.labels = len(model.columns) if isinstance(model, ChosenOutputs) else 1
         self.rows, self.prefix = len(inputs) * self.labels, score.WRAPPED if several else ""  # prefix of the names of layers
         self.original_device, self.device = device_of(model), compute_device(model, inputs)
         self.model = in_layout(copy.deepcopy(model).eval().to(self.device), inputs)
@@ -460,7 +460,7 @@ def check(model: nn.Module, cohort: Cohort, changed: bool = True) -> None:
         problems.append("the network has no parameters. Use a method that leaves it as it is, such as bias-score.")
     if not problems:
         try:
-            raw = outputs(model, cohort.inputs[:4], taken=as_matrix if labels_of(model) else None)
+            raw = outputs(model, cohort.inputs[:4], taken=as_matrix if isinstance(model, ChosenOutputs) else None)
             if not torch.isfinite(raw).all():
                 problems.append(f"the network gives NaN or infinity for rows of {cohort.name!r}")
         except BadInput as error:

@@ -443,21 +443,15 @@ class ChosenOutputs(nn.Module):
 
 def label_views(model: nn.Module | None, labels: Iterable[str], network: nn.Module | None = None) -> dict[str, nn.Module | None]:
     """Each label with its output as a network with one output; of one label, the network itself. Or the same outputs of another network."""
-    if (chosen := labels_of(model)) is None:
+    if not isinstance(model, ChosenOutputs):
         return dict.fromkeys(labels, model if network is None else network)
-    chosen = chosen if network is None else ChosenOutputs(network, chosen.columns, chosen.kind, chosen.output, chosen.flat)
+    chosen = model if network is None else ChosenOutputs(network, model.columns, model.kind, model.output, model.flat)
     return {label: chosen.view(at) for at, label in enumerate(labels)}
-
-
-def labels_of(model: nn.Module | None) -> ChosenOutputs | None:
-    """The network as the outputs of several labels; None if it has one output."""
-    return model if isinstance(model, ChosenOutputs) else None
 
 
 def whole_network(model: nn.Module) -> nn.Module:
     """The network whose outputs these are, with all of its outputs."""
-    chosen = labels_of(model)
-    return model if chosen is None else chosen.inner
+    return model.inner if isinstance(model, ChosenOutputs) else model
 
 
 def log_odds(z: Tensor) -> Tensor:
