@@ -134,7 +134,7 @@ def test_multipliers_gather_the_hard_gap_of_every_group(problem):
     balance = _Balance(begun(cohort, paper_goal("spd"), *at_half), ConstrainedSettings(penalty=3.0))
     for _ in range(2):
         balance.update(decided(*at_half), steps=5)
-    np.testing.assert_allclose(balance.multipliers, 2 * 5 / PACE * 3.0 * gaps)
+    np.testing.assert_allclose(np.concatenate([side.multipliers for side in balance.sides]), 2 * 5 / PACE * 3.0 * gaps)
     assert abs(gaps[0] - gaps[1]) > 0.01
 
 

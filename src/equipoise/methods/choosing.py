@@ -354,20 +354,6 @@ def lacking(result: LabelResult, settled: Goal, given: Goal) -> Why:
     return tuple(missed)
 
 
-def selected_for_all(merits: Sequence[Merit], chosen: Merit, goals: Sequence[Goal], classes: bool, keeps: bool) -> Note:
-    """The note on a step that was chosen for all labels, with the merits of all eligible steps."""
-    limits = {"max_gap" if goal.min_performance is None else "min_performance" for goal in goals}
-    numbers = {
-        "qualified": sum(tier == 2 for tier, _ in merits) if chosen[0] == 2 else 0,
-        "of": len(merits),
-        "by": "performance" if limits == {"max_gap"} else "gap",
-        "performance": goals[0].performance,
-        "asked": tuple(sorted(limits, reverse=True)),
-        "keeps": keeps,
-    }
-    return Note("selected_for_all", "class" if classes else "label", numbers)
-
-
 def select(trace: pd.DataFrame, goal: Goal) -> Selection:
     """The step of best merit on the trace of one label: the smallest |gap| among steps with at least the minimum performance.
 

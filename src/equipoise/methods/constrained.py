@@ -132,11 +132,6 @@ class _Balance:
         # The loss is centred on the original threshold, so that it does not move it.
         self.centre = _logits(data.centre(thresholds))
 
-    @property
-    def multipliers(self) -> FloatArray:
-        """The multipliers of all gaps of all labels (gaps,)."""
-        return np.concatenate([side.multipliers for side in self.sides])
-
     def update(self, now: Evaluation, steps: int) -> None:
         """Updates the multipliers by the gaps of the current decisions and the steps since the last update, and the pull on each row."""
         decisions, pull = decided_at(now.scores, now.threshold), np.zeros(now.scores.shape)

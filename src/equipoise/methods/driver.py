@@ -152,27 +152,18 @@ def run_method(
     noted = {}
     for label, own in result.labels.items():
         goal, part = goals[label], parts[label]
-        if goal.keep and run.selection == "paper":
-            own = _check_kept_rates(own, views[label], part)
+        if goal.keep and run.selection == "paper":  # whatever the method, a candidate that does not keep them is not met
+            keep, threshold = own.goal.keep, float(own.trace["threshold"].iloc[0])
+            decisions = at_threshold(predict(views[label], part).score, threshold), own.decide(part)
+            before, after = (kept_rates(keep, tabulate(f, part.y, part.attribute, part.weight)) for f in decisions)
+            places = [(name, level) for name in keep for level in part.attribute.levels]
+            reached = zip(places, after, limits_of(keep, before), strict=True)
+            broken = [too_low(rate, now, least, level) for (rate, level), now, least in reached if now < least - NOISE]
+            own = replace(own, met_in_sample=False, why=(*own.why, *broken)) if broken else own
         near = None if own.met_in_sample else nearness(own, goal)
         own = replace(own, why=own.why if near is None else (*own.why, near), fitted_to=fitted_to)
         noted[label] = note_rows(own, part, own_method.without_group)
     return replace(result, labels=noted)
-
-
-def _check_kept_rates(candidate: LabelCandidate, model: "nn.Module | None", cohort: Rows) -> LabelCandidate:
-    """The candidate of any method; if it does not keep the rates of its goal, with `met` False and a note for each rate."""
-    keep, attribute = candidate.goal.keep, cohort.attribute
-    original = predict(model, cohort)
-    threshold = float(candidate.trace["threshold"].iloc[0])
-    before = kept_rates(keep, tabulate(at_threshold(original.score, threshold), cohort.y, attribute, cohort.weight))
-    after = kept_rates(keep, tabulate(candidate.decide(cohort), cohort.y, attribute, cohort.weight))
-    least = limits_of(keep, before)
-    places = [(name, level) for name in keep for level in attribute.levels]
-    broken = [
-        too_low(name, now, limit, level) for (name, level), now, limit in zip(places, after, least, strict=True) if now < limit - NOISE
-    ]
-    return replace(candidate, met_in_sample=False, why=(*candidate.why, *broken)) if broken else candidate
 
 
 def label_by_label(

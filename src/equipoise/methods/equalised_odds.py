@@ -29,8 +29,9 @@ from equipoise import measures
 from equipoise.data import MISSING, Scores
 from equipoise.errors import BadInput, EmptyCell, pick
 from equipoise.measures import FloatArray, Rule, cells_at, group_positions, normalised, row_draws, sums_at, tabulate, terms
-from equipoise.methods.choosing import select, too_large, too_low
+from equipoise.methods.choosing import lacking, select
 from equipoise.methods.contract import ONE_BY_ONE, Fit, Kind, method, rule_work
+from equipoise.methods.evaluation import LabelResult
 from equipoise.methods.goal import Goal, Note
 from equipoise.methods.rules import SHARES, Cut, Groups, RuleByGroup, Share, of_every_group, original_rule, rule_trace
 
@@ -208,13 +209,10 @@ def fit(scores: Scores, goal: Goal, settings: EqualisedOddsSettings = EqualisedO
     notes = [Note("needs_group"), Note("randomised")]
     if "selection" in terms(goal.measure):
         notes.append(Note("not_its_target", goal.measure))
-    why = [Note("equal_odds", goal.performance.replace("_", " "), {"groups": len(rule.steps)})]
+    best = Note("equal_odds", goal.performance.replace("_", " "), {"groups": len(rule.steps)})
     _, gap, performance, _ = trace.iloc[1]
-    if settled.min_performance is not None and performance < settled.min_performance:
-        why.append(too_low(goal.performance, performance, settled.min_performance))
-    if settled.max_gap is not None and abs(gap) > settled.max_gap:
-        why.append(too_large(goal.measure, abs(gap), settled.max_gap))
-    return Fit(rule, trace, 1, tuple(why), select(trace.iloc[1:], settled).met, settled, tuple(notes), grid=grid)
+    missed = lacking(LabelResult(gap, performance, np.nan), settled, settled)
+    return Fit(rule, trace, 1, (best, *missed), select(trace.iloc[1:], settled).met, settled, tuple(notes), grid=grid)
 
 
 def _solve(

@@ -12,7 +12,7 @@ import numpy as np
 
 from equipoise.data import FEW_ROWS, MISSING, Rows
 from equipoise.errors import TooFewPatients
-from equipoise.measures import QUOTIENTS, RATES, Cells, FloatArray, is_quotient, labels_needed, linearised, terms, units_of
+from equipoise.measures import QUOTIENTS, RATES, Cells, is_quotient, labels_needed, linearised, terms, units_of
 from equipoise.methods.candidate import LabelCandidate
 from equipoise.methods.goal import Goal, Note
 from equipoise.methods.step_estimates import StepEstimates
@@ -61,7 +61,17 @@ def note_rows(candidate: LabelCandidate, rows: Rows, without_group: str = "") ->
                     decided_so = (rows.attribute.codes == cell.code) & ((decisions >= 0.5) == bool(label))
                     cells[at] = replace(cell, count=len(np.unique(units[decided_so])), decided="positive" if label else "negative")
         if small := [cell for cell in cells if cell.count < FEW_ROWS]:
-            numbers = {"cells": tuple(_errors(measured, decisions, rows, small)), "advice": merging(rows, cells, measured.measure)}
+            evidence, measure_labels = StepEstimates.of(decisions[None], rows, measured), {RATES[rate] for rate in _measured(measured)}
+            entries = []
+            for cell in small:  # each with the standard error of the gap or kept rate that depends on it
+                about: dict[str, object] = {"group": cell.group, "count": cell.count, "counted": cell.counted}
+                if cell.label in measure_labels:  # every gap depends on the reference
+                    codes = [cell.code] if cell.code else range(1, len(rows.attribute.levels))
+                    about |= {"of": measured.measure, "error": max(gap_error(evidence, code) for code in codes), "each": not cell.code}
+                else:
+                    about |= {"of": cell.rate, "error": float(evidence.rate_se(cell.rate)[0, cell.code]), "each": False}
+                entries.append(about)
+            numbers = {"cells": tuple(entries), "advice": merging(rows, cells, measured.measure)}
             notes.append(Note("small_cells", measured.measure, numbers))
     return replace(candidate, notes=tuple(notes))
 
@@ -163,22 +173,6 @@ def merging(cohort: Rows, cells: Sequence[CellCount], measure: str | None = None
 def _measured(goal: Goal) -> tuple[str, ...]:
     """The rates of the measure; a quotient needs rows, like a selection rate."""
     return ("selection",) if is_quotient(goal.measure) else tuple(terms(goal.measure))
-
-
-def _errors(goal: Goal, decisions: FloatArray, cohort: Rows, small: Sequence[CellCount]) -> list[dict[str, object]]:
-    """Each of these cells with the standard error of the gap or rate that depends on it; every gap depends on the reference."""
-    attribute = cohort.attribute
-    evidence = StepEstimates.of(decisions[None], cohort, goal)
-    measure_labels = {RATES[rate] for rate in _measured(goal)}
-    entries: list[dict[str, object]] = []
-    for cell in small:
-        counted = {"group": cell.group, "count": cell.count, "counted": cell.counted}
-        if cell.label not in measure_labels:  # a kept rate
-            entries.append({**counted, "of": cell.rate, "error": float(evidence.rate_se(cell.rate)[0, cell.code]), "each": False})
-            continue
-        codes = [cell.code] if cell.code else range(1, len(attribute.levels))
-        entries.append({**counted, "of": goal.measure, "error": max(gap_error(evidence, code) for code in codes), "each": not cell.code})
-    return entries
 
 
 def gap_error(evidence: StepEstimates, code: int) -> float:

@@ -29,7 +29,6 @@ from equipoise.methods.choosing import (
     plain_rule,
     refused,
     select,
-    selected_for_all,
     too_low,
 )
 from equipoise.methods.contract import PART_TOO_SMALL, Kind, MethodRun, Rng, Step, Steps, is_adaptive
@@ -246,8 +245,17 @@ class _Search:
         if self.cohort.several:
             if len(self.past) == 1:
                 return (Note("original"), *missing)
-            merits, keeps = [past.merit for past in self.past[first:]], any(goal.keep for goal in self.goals)
-            return (selected_for_all(merits, self.past[row].merit, self.settled, self.data.classes, keeps), *missing)
+            tiers = [past.merit[0] for past in self.past[first:]]
+            limits = {"max_gap" if goal.min_performance is None else "min_performance" for goal in self.settled}
+            numbers = {
+                "qualified": tiers.count(2) if self.past[row].merit[0] == 2 else 0,
+                "of": len(tiers),
+                "by": "performance" if limits == {"max_gap"} else "gap",
+                "performance": self.settled[0].performance,
+                "asked": tuple(sorted(limits, reverse=True)),
+                "keeps": any(goal.keep for goal in self.goals),
+            }
+            return (Note("selected_for_all", "class" if self.data.classes else "label", numbers), *missing)
         usable, (settled,) = trace.copy(), self.settled
         usable.loc[[past.refused for past in self.past], ["gap", "performance"]] = WORST
         if len(usable) == 1:
@@ -295,7 +303,15 @@ def run_cross_fitted_steps(run: MethodRun) -> Candidate:
     originals = [float(own.trace["performance"].iloc[0]) for own in candidate.labels.values()]
     chosen = choose_step(evidence, [numbers[row] for row in rows[-1]], run.method.least_gap, without, originals)
     if chosen.at:  # run again up to the chosen step, whose network was not kept; no longer than the run before it, so without a deadline
-        candidate = _at_step(candidate, run_steps(replace(everything, deadline=None), until=chosen)[0])
+        last, again, row = run_steps(replace(everything, deadline=None), until=chosen)[0], dict[str, LabelCandidate](), 0
+        for name, own in candidate.labels.items():  # the network of the last run, with the trace of all steps
+            trace, final = own.trace.copy(), last.labels[name]
+            reached = final.trace.iloc[final.chosen]
+            row = int(np.abs(trace["step"] - reached["step"]).argmin())  # rounding on a GPU can move a run past the number of a step
+            trace.loc[trace.index[row], final.trace.columns] = reached.to_numpy()
+            cut = tuple(note for note in own.notes if note.kind == "cut_short")  # the last run has no deadline
+            again[name] = replace(final, trace=trace, chosen=row, notes=(*final.notes, *cut))
+        candidate = replace(last, labels=again, trace=candidate.trace, chosen=row)
     each = {
         name: cross_fitted(own, evidence[at], chosen, at, rows[-1], parts[name], run)
         for at, (name, own) in enumerate(candidate.labels.items())
@@ -359,16 +375,3 @@ def aligned(traces: Sequence[pd.DataFrame], numbered: bool) -> tuple[list[int], 
     whole, last = grids[-1], len(grids[-1]) - 1
     shares = [k for k, row in enumerate(whole) if k == 0 or row != whole[k - 1]]  # the smallest share of a row that stands for several
     return shares, [[own[-1] if k == last else own[min(k, len(own) - 1)] for k in shares] for own in grids]
-
-
-def _at_step(whole: Candidate, last: Candidate) -> Candidate:
-    """The network of the chosen step from the last run, with the trace of all steps."""
-    each, row = {}, 0
-    for name, own in whole.labels.items():
-        trace, final = own.trace.copy(), last.labels[name]
-        chosen = final.trace.iloc[final.chosen]
-        row = int(np.abs(trace["step"] - chosen["step"]).argmin())  # rounding on a GPU can move a run past the number of a step
-        trace.loc[trace.index[row], final.trace.columns] = chosen.to_numpy()
-        cut = tuple(note for note in own.notes if note.kind == "cut_short")  # the last run has no deadline
-        each[name] = replace(final, trace=trace, chosen=row, notes=(*final.notes, *cut))
-    return replace(last, labels=each, trace=whole.trace, chosen=row)

@@ -16,7 +16,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
@@ -64,11 +64,7 @@ ROW_SCHEMA = pa.schema(
         ("seed", _WHOLE),
         ("method", _TEXT),
         ("measure", _TEXT),
-        ("gap", _REAL),
-        ("performance", _REAL),
-        ("valid_gap", _REAL),
-        ("valid_performance", _REAL),
-        *((name, _REAL) for name in P_VALUES),
+        *((name, _REAL) for name in ("gap", "performance", "valid_gap", "valid_performance", *P_VALUES)),
         ("limit", _REAL),  # upper bound (group-aware) of performance on the original network's test scores within |gap|
         *((f"test_{name}", _REAL) for name in (*GAPS, "balanced_accuracy", "accuracy")),
         ("met", pa.bool_()),
@@ -82,11 +78,8 @@ ROW_SCHEMA = pa.schema(
         ("performance_measure", _TEXT),
         ("min_performance", _REAL),
         ("max_gap", _REAL),
-        ("settings", _TEXT),
-        ("notes", _TEXT),
-        ("device", _TEXT),
-        *((name, _REAL) for name in SET_SIZES),
-        *((name, _REAL) for name in TIMINGS),
+        *((name, _TEXT) for name in ("settings", "notes", "device")),
+        *((name, _REAL) for name in (*SET_SIZES, *TIMINGS)),
         ("trace_step", pa.list_(_WHOLE)),
         *((name, pa.list_(_REAL)) for name in list(TRACE)[1:]),
         *((name, pa.list_(kind)) for name, kind in zip(POOLED_COLUMNS, (_WHOLE, _REAL, _WHOLE), strict=True)),
@@ -365,23 +358,18 @@ def _check_same_study(path: Path, plan: Plan, study_identity: dict[str, Any]) ->
             f"{path} holds results of Equipoise {stored.version}, and this is {__version__}; rows of two versions are not mixed. "
             "Nothing was changed. Choose another folder with --out, or install that version."
         )
-    if different := differences(study_identity, _same_part(stored, plan)):
+    same = stored.identity  # restricted to the splits, data, methods and measures of the plan if it has all of them
+    with suppress(BadInput):
+        names = {"data": [data.name for data in plan.data], "methods": [arm.name for arm in plan.methods]}
+        part = narrow(make_plan(stored.definition), splits=plan.splits, measures=plan.measures, **names)
+        kept = part.model_dump(mode="json", include={"splits", "methods", "measures", "trainings"})
+        same = {**same, **kept, "data": [entry for entry in same["data"] if entry["name"] in names["data"]]}
+    if different := differences(study_identity, same):
         raise BadInput(
             f"{path} holds another study, {stored.study!r} ({stored.fingerprint}), not {plan.name!r} ({fingerprint(study_identity)}): "
             f"{'; '.join(different)}. Nothing was changed. Choose another folder with --out."
         )
     return stored
-
-
-def _same_part(stored: Definition, plan: Plan) -> dict[str, Any]:
-    """The identity of a stored study, restricted to the splits, data, methods and measures of a plan if it has all of them."""
-    try:
-        names = {"data": [data.name for data in plan.data], "methods": [arm.name for arm in plan.methods]}
-        part = narrow(make_plan(stored.definition), splits=plan.splits, measures=plan.measures, **names)
-    except BadInput:  # it lacks some
-        return stored.identity
-    kept = part.model_dump(mode="json", include={"splits", "methods", "measures", "trainings"})
-    return {**stored.identity, **kept, "data": [entry for entry in stored.identity["data"] if entry["name"] in names["data"]]}
 
 
 def _read_definition(path: Path) -> Definition:

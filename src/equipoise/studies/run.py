@@ -23,7 +23,7 @@ from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 
@@ -65,23 +65,9 @@ class Event:
         return self.seconds * (1 - self.share) / self.share if self.share else None
 
 
-class Runner(Protocol):
-    """Runs at most `slots` tasks at a time."""
-
-    @property
-    def slots(self) -> int: ...
-
-    def submit(self, work: StudyTask, cohort: bytes | None) -> None:
-        """Starts a task."""
-
-    def next(self) -> tuple[StudyTask, TaskResult]:
-        """Waits for the next task to end, and returns it with its outcome."""
-
-    def close(self) -> None:
-        """Ends every worker, busy or idle."""
-
-
 Progress = Callable[[Event], None]
+# Runs at most `slots` tasks at a time: `submit` starts one, `next` waits for the next one to end, `close` ends every worker, busy or idle.
+Runner: TypeAlias = "Serial | Processes | OnRay"
 Pipe: TypeAlias = "Connection[Any, Any]"
 
 
@@ -161,10 +147,18 @@ class _Run:
 
     def run_all(self, runner: Runner) -> None:
         """Runs all pending tasks."""
-        note = ""
+        note, folder = "", self.folder
         while self.pending or self.running:
             while len(self.running) < runner.slots and (task := self._next_task()):
-                self._submit(runner, task)
+                self.running.append(task)
+                try:
+                    cohort = self._cohort(task.data)
+                except EquipoiseError as error:
+                    self.running.remove(task)
+                    self._fail(task, str(error), others=[t for t in self.pending if t.data == task.data])
+                    continue
+                trained = folder.file(task.training).absolute().read_bytes if task.method else None
+                runner.submit(StudyTask(folder.plan, folder.fingerprint, folder.version, task, self.device, trained), cohort)
             if not self.running:
                 break  # the remaining tasks could not be started
             self._report_progress(note)
@@ -191,18 +185,6 @@ class _Run:
         task = next((t for t in candidates if bool(t.method) != keep), candidates[0])
         self.pending.remove(task)
         return task
-
-    def _submit(self, runner: Runner, task: Task) -> None:
-        folder = self.folder
-        self.running.append(task)
-        try:
-            cohort = self._cohort(task.data)
-        except EquipoiseError as error:
-            self.running.remove(task)
-            self._fail(task, str(error), others=[t for t in self.pending if t.data == task.data])
-            return
-        trained = folder.file(task.training).absolute().read_bytes if task.method else None
-        runner.submit(StudyTask(folder.plan, folder.fingerprint, folder.version, task, self.device, trained), cohort)
 
     def _handle(self, task: Task, outcome: TaskResult) -> str:
         """Stores the result of a task, or handles its failure. Returns a note about a failure."""

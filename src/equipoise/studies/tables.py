@@ -344,7 +344,15 @@ def _panel(part: pd.DataFrame, plan: Plan, arm: str, measure: str) -> Any:
         .mark_point(size=28, filled=True, opacity=0.9, stroke="black", strokeWidth=0.6)
         .encode(shape=shaped, **base)
     )
-    limits = _goal_limits(part)
+    # The minimum performance (the median over splits if they differ), and the maximum gap on both sides of zero.
+    limits: list[dict[str, Any]] = []
+    splits = part.drop_duplicates("seed")
+    least, most = splits["min_performance"], splits["max_gap"]
+    if least.notna().any():
+        same = bool((least == least.iloc[0]).all())
+        limits.append({"y": round(float(least.median()), 5), "text": f"minimum{'' if same else ', median'} {least.median():.2f}"})
+    if most.notna().any():
+        limits += [{"y": float(most.median()), "text": ""}, {"y": -float(most.median()), "text": f"maximum gap ±{most.median():g}"}]
     rules = (
         alt.Chart(alt.InlineData(values=limits)).mark_rule(strokeDash=[2, 3], strokeWidth=1.4, color=DARK_GREY).encode(y="y:Q"),
         alt.Chart(alt.InlineData(values=[limit for limit in limits if limit["text"]]))
@@ -354,19 +362,6 @@ def _panel(part: pd.DataFrame, plan: Plan, arm: str, measure: str) -> Any:
     return alt.layer(zero, lines, *(rules if limits else ()), middle, chosen).properties(
         width=220, height=180, title=f"{arm}, {measure.upper()}"
     )
-
-
-def _goal_limits(part: pd.DataFrame) -> list[dict[str, Any]]:
-    """The minimum performance (the median over splits if they differ), and the maximum gap on both sides of zero."""
-    limits: list[dict[str, Any]] = []
-    splits = part.drop_duplicates("seed")
-    least, most = splits["min_performance"], splits["max_gap"]
-    if least.notna().any():
-        same = bool((least == least.iloc[0]).all())
-        limits.append({"y": round(float(least.median()), 5), "text": f"minimum{'' if same else ', median'} {least.median():.2f}"})
-    if most.notna().any():
-        limits += [{"y": float(most.median()), "text": ""}, {"y": -float(most.median()), "text": f"maximum gap ±{most.median():g}"}]
-    return limits
 
 
 def _thinned(frame: pd.DataFrame) -> pd.DataFrame:

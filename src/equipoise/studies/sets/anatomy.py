@@ -79,35 +79,39 @@ def paint(body: dict[str, Tensor], width: Tensor, marks: Tensor, left: Tensor, s
         # An edge sharper than a pixel would cause aliasing.
         return distance.mul_(1 / max(soft, 0.7 / size)).sigmoid_()
 
-    rib_cage = _rib_cage(p, y)
+    # The rib cage: narrow at the apex, widest near the diaphragm.
+    t = (y - 0.42) / (0.42 - p["apex"])
+    rib_cage = p["thorax"] * (1 - t.abs().clamp(max=1) ** 2.9).clamp(min=1e-4) ** 0.55 - 0.08 * (y - 0.42).clamp(min=0)
     inside = rib_cage - sideways
     right, left_edge = _mediastinum(p, y, width[:, None, None])
     midline = p["turn"]
     air = step(across - (left_edge + midline), 0.012).add_(step((midline - right) - across, 0.012))
     solid = 1 - air  # heart and mediastinum
-    chest = step(down - _diaphragm(p, x), 0.010).neg_().add_(1)
+    side = (x.abs() - 0.30) / 0.40  # of the diaphragm: two domes, falling steeply at the sides
+    diaphragm = p["dome"] + p["breath"] + p["lower"] * torch.sigmoid(x * 30) + 0.10 * side**2 + 0.10 * side.clamp(min=0) ** 4
+    chest = step(down - diaphragm, 0.010).neg_().add_(1)
     lung = air.mul_(step(inside.clone(), 0.010)).mul_(chest)
     depth = torch.sigmoid(inside * 9).mul_(lung)  # lungs are thin at the side
 
-    outline = step(_flank(p, y) - sideways, 0.025).mul_(step(down - _shoulder(p, x), 0.022))
+    # The body, whose arms extend beyond the image above the armpits, and the skin above the shoulders and the neck.
+    flank = p["thorax"] + p["wall"] + 0.05 * torch.sigmoid((y - 0.4) * 6) + 0.5 * torch.sigmoid((-0.14 - y) * 13)
+    reach = x.abs()
+    skin = p["shoulder"] - 0.16 + 0.22 * (reach - 0.5) + 0.25 * (reach - 0.75).clamp(min=0) ** 2 - 0.8 * torch.sigmoid((0.27 - reach) * 22)
+    outline = step(flank - sideways, 0.025).mul_(step(down - skin, 0.022))
     film = outline * (0.60 + 0.10 * torch.sigmoid((y - 0.1) * 4))
     film.addcmul_(depth, torch.full_like(y, -0.40)).addcmul_(lung, 0.05 * y - 0.10)
     film.addcmul_(solid * chest, 0.02 + 0.12 * torch.sigmoid((y + 0.25) * 5))
     film.addcmul_(1 - chest, 0.17 * torch.exp(-((x / 0.75) ** 4)))
     film.add_(_blobs(p, x, y))
     film.addcmul_(_bones(p, x, y, down, inside, solid), p["bone"])
-    vessels, clouds = _texture(marks, size)
-    film.addcmul_(vessels, depth.mul_(0.10 * p["vessels"])).addcmul_(clouds, outline, value=0.022)
+    # Lung markings that branch out from the hila, and the texture of soft tissue.
+    spokes, clouds, fade = _patterns(size)
+    vessels = (marks @ spokes).mul_(2.2).square_().neg_().clamp_(min=-40).exp_().mul_(fade).view(-1, size, size)
+    film.addcmul_(vessels, depth.mul_(0.10 * p["vessels"])).addcmul_((marks @ clouds).view(-1, size, size), outline, value=0.022)
     film.add_(_breasts(p, x, down))
     film.add_(p["tilt"] * (x + 0.5 * y))
     film.sub_(0.53 + p["exposure"]).mul_(p["gain"]).sigmoid_()
     return torch.maximum(film, _marker(p, axis, left))
-
-
-def _rib_cage(p: dict[str, Tensor], y: Tensor) -> Tensor:
-    """Half width of the rib cage at each height: narrow at the apex, widest near the diaphragm."""
-    t = (y - 0.42) / (0.42 - p["apex"])
-    return p["thorax"] * (1 - t.abs().clamp(max=1) ** 2.9).clamp(min=1e-4) ** 0.55 - 0.08 * (y - 0.42).clamp(min=0)
 
 
 def _mediastinum(p: dict[str, Tensor], y: Tensor, width: Tensor) -> tuple[Tensor, Tensor]:
@@ -121,23 +125,6 @@ def _mediastinum(p: dict[str, Tensor], y: Tensor, width: Tensor) -> tuple[Tensor
     right = 0.105 + p["atrium"] * bulge(0.22, 0.22) + 0.02 * bulge(-0.02, 0.12) + neck + wide
     left = 0.095 + p["knob"] * bulge(-0.27, 0.09) + 0.045 * bulge(-0.06, 0.12) + p["ventricle"] * bulge(0.34, 0.27) + neck + wide
     return right.clamp(min=0.03), left.clamp(min=0.03)
-
-
-def _diaphragm(p: dict[str, Tensor], x: Tensor) -> Tensor:
-    """Height of the diaphragm in each column: two domes, falling steeply at the sides."""
-    side = (x.abs() - 0.30) / 0.40
-    return p["dome"] + p["breath"] + p["lower"] * torch.sigmoid(x * 30) + 0.10 * side**2 + 0.10 * side.clamp(min=0) ** 4
-
-
-def _shoulder(p: dict[str, Tensor], x: Tensor) -> Tensor:
-    """Height of the skin above the shoulders, and the neck."""
-    reach = x.abs()
-    return p["shoulder"] - 0.16 + 0.22 * (reach - 0.5) + 0.25 * (reach - 0.75).clamp(min=0) ** 2 - 0.8 * torch.sigmoid((0.27 - reach) * 22)
-
-
-def _flank(p: dict[str, Tensor], y: Tensor) -> Tensor:
-    """Half width of the body; the arms extend beyond the image above the armpits."""
-    return p["thorax"] + p["wall"] + 0.05 * torch.sigmoid((y - 0.4) * 6) + 0.5 * torch.sigmoid((-0.14 - y) * 13)
 
 
 def _blobs(p: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
@@ -195,13 +182,6 @@ def _breasts(p: dict[str, Tensor], x: Tensor, down: Tensor) -> Tensor:
     place = ((x.abs() - 0.64 * p["thorax"]) / size) ** 2
     inner = ((down - p["breast_y"]) * (1 / (size * 0.95))).square_().add_(place).neg_().add_(1).clamp_(min=1e-5)
     return inner.sqrt_().mul_(p["breast"])
-
-
-def _texture(marks: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """Lung markings that branch out from the hila, and the texture of soft tissue, each (b, size, size)."""
-    spokes, clouds, fade = _patterns(size)
-    ridges = (marks @ spokes).mul_(2.2).square_().neg_().clamp_(min=-40).exp_().mul_(fade)
-    return ridges.view(-1, size, size), (marks @ clouds).view(-1, size, size)
 
 
 @lru_cache(maxsize=4)

@@ -39,7 +39,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from equipoise.data import Attribute, BoolArray, Cohort, FloatArray, IntArray, Table
+from equipoise.data import Attribute, Cohort, FloatArray, IntArray, Table
 from equipoise.errors import BadInput, collecting, first_line, pick, raise_all
 from equipoise.studies.sets import PHYSIONET, File, Recipe
 
@@ -121,12 +121,6 @@ def _rules(table: str) -> tuple[npt.NDArray[np.int16], Any]:
     return slot, rules
 
 
-def _convert(rules: Any, slot: npt.NDArray[np.int16], charted: FloatArray) -> tuple[FloatArray, BoolArray]:
-    """The values in the units of their features, and which of them are plausible."""
-    value = np.where(charted <= rules.upto[slot], rules.scale[slot] * charted + rules.shift[slot], charted)
-    return value, (value >= rules.low[slot]) & (value <= rules.high[slot])
-
-
 def stay_means(files: Mapping[str, Path], admissions: IntArray, *, progress: Callable[[int], None] | None = None) -> pd.DataFrame:
     """The mean of each measured feature in each admission, NaN if it was never charted; rows in the order of `admissions`.
 
@@ -163,8 +157,9 @@ def _accumulate(
             ventilated.append(pd.DataFrame({"stay": stay[setting], "after": after[setting]}))
             within = (slot[needed] >= 0) & (after >= earliest) & (after <= DAY)
             needed, stay, after = needed[within], stay[within], after[within]
-            converted, kept = _convert(rules, slot[needed], value[needed])
-            feature = rules.feature[slot[needed]]
+            rule, reading = rules[slot[needed]], value[needed]
+            converted = np.where(reading <= rule.upto, rule.scale * reading + rule.shift, reading)  # in the unit of the feature
+            kept, feature = (converted >= rule.low) & (converted <= rule.high), rule.feature
             cell = (stay * shape[1] + feature)[kept]
             np.add.at(states["total"].reshape(-1), cell, converted[kept])
             np.add.at(states["count"].reshape(-1), cell, 1.0)
@@ -362,13 +357,22 @@ def mimic_iii(
     daily = pick("inputs of mimic-iii", inputs, INPUT_KINDS) == "first-day"
     files = _mimic_files(Path(root), daily)
     stays = _first_adult_admissions(files)
-    if daily:
-        stays = _stays_of_a_day(files, stays)
+    if daily:  # the admissions with a first ICU stay of at least 24 hours, and its times
+        icu, adults = _read_table(files, "ICUSTAYS").sort_values(["intime", "hadm_id"]).drop_duplicates("hadm_id"), len(stays)
+        merged = stays.merge(icu, on="hadm_id", how="inner")
+        stays = merged[merged["outtime"] - merged["intime"] >= pd.Timedelta(days=1)].reset_index(drop=True)
+        if stays.empty:
+            raise BadInput(
+                f"none of the {adults:,} first admissions of adults has an ICU stay of at least 24 hours in ICUSTAYS; "
+                'use tables of one extract, or inputs="stay-averages"'
+            )
     hadm = stays["hadm_id"].to_numpy(np.int64)
     reference, other, values = ADMISSION_GROUPS[attribute]
     in_reference = (stays["age"] >= OLD_AGE if values is None else stays[attribute].str.strip().str.upper().isin(values)).to_numpy(bool)
     group = Attribute.of(np.where(in_reference, reference, other), attribute, reference)
-    diseases, kind = _diseases(files, hadm), _admission_type(files, hadm, stays["admission_type"])
+    diagnoses, kind = _read_table(files, "DIAGNOSES_ICD"), _admission_type(files, hadm, stays["admission_type"])
+    code = diagnoses["icd9_code"].str.strip().str[:3]
+    diseases = {name: np.isin(hadm, diagnoses["hadm_id"][code.between(first, last)]) for name, (first, last) in DISEASES.items()}
     if daily:
         levels = {f"{name}={int(level)}": present == level for name, present in diseases.items() for level in (False, True)}
         kinds = {f"admission_type={name}": kind == name for name in ADMISSION_TYPES}
@@ -401,19 +405,6 @@ def mimic_iii(
         stays["hadm_id"].to_numpy(dtype=object),
         "mimic-iii",
     )
-
-
-def _stays_of_a_day(files: Mapping[str, Path], stays: pd.DataFrame) -> pd.DataFrame:
-    """The admissions with a first ICU stay of at least 24 hours, and its times."""
-    icu = _read_table(files, "ICUSTAYS").sort_values(["intime", "hadm_id"]).drop_duplicates("hadm_id")
-    merged = stays.merge(icu, on="hadm_id", how="inner")
-    long = merged[merged["outtime"] - merged["intime"] >= pd.Timedelta(days=1)].reset_index(drop=True)
-    if long.empty:
-        raise BadInput(
-            f"none of the {len(stays):,} first admissions of adults has an ICU stay of at least 24 hours in ICUSTAYS; "
-            'use tables of one extract, or inputs="stay-averages"'
-        )
-    return long
 
 
 def _mimic_files(root: Path, daily: bool) -> dict[str, Path]:
@@ -481,13 +472,6 @@ def _first_adult_admissions(files: Mapping[str, Path]) -> pd.DataFrame:
         problems.append(f"none of {len(stays):,} first admissions is of a patient over {ADULT}; nothing is left to learn from")
     raise_all(problems, str(files["ADMISSIONS"].parent))
     return adults
-
-
-def _diseases(files: Mapping[str, Path], hadm: IntArray) -> dict[str, BoolArray]:
-    """Whether each admission has a diagnosis in the range of each chronic disease."""
-    diagnoses = _read_table(files, "DIAGNOSES_ICD")
-    code = diagnoses["icd9_code"].str.strip().str[:3]
-    return {name: np.isin(hadm, diagnoses["hadm_id"][code.between(first, last)]) for name, (first, last) in DISEASES.items()}
 
 
 def _admission_type(files: Mapping[str, Path], hadm: IntArray, kind: "pd.Series[str]") -> npt.NDArray[np.str_]:

@@ -254,17 +254,13 @@ def zafar_chance(plane: FloatArray, vartheta: float) -> FloatArray:
 
 def zafar_network(plane: FloatArray, width: int, features: int, seed: int) -> FloatArray:
     """The outputs (n, features) of a random network with two hidden layers, Gaussian weights and biases."""
-    rng = _rng(seed, "zafar network")
-
-    def linear(x: FloatArray, fan_out: int) -> FloatArray:
-        fan_in = x.shape[1]
+    rng, x = _rng(seed, "zafar network"), plane
+    for layer, fan_out in enumerate((width, width, features)):
+        x, fan_in = np.maximum(x, 0.0) if layer else plane, x.shape[1]
         theta = rng.standard_normal((fan_out, fan_in)) / np.sqrt(fan_in)
         b = rng.standard_normal(fan_out) / np.sqrt(fan_in)
-        return np.asarray(x @ theta.T + b)
-
-    first = np.maximum(linear(plane, width), 0.0)
-    second = np.maximum(linear(first, width), 0.0)
-    return linear(second, features)
+        x = np.asarray(x @ theta.T + b)
+    return x
 
 
 def _simulated(inputs: pd.DataFrame, y: IntArray, a: IntArray, attribute_as_input: bool, name: str) -> Cohort:
