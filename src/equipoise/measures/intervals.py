@@ -294,8 +294,8 @@ def auroc_interval(value: npt.ArrayLike, m: npt.ArrayLike, n: npt.ArrayLike, lev
         beyond: npt.NDArray[np.bool_] = (t - a) ** 2 > z * z * spread
         return beyond
 
-    ends = [np.where(a == end, end, halved(outside, a, np.full(a.shape, end), HALVINGS)[0]) for end in (0.0, 1.0)]
-    return np.where(known, ends[0], np.nan), np.where(known, ends[1], np.nan)
+    low, high = halved(outside, a, np.zeros(a.shape), HALVINGS)[0], halved(outside, a, np.ones(a.shape), HALVINGS)[0]
+    return np.where(known, np.where(a == 0, 0.0, low), np.nan), np.where(known, np.where(a == 1, 1.0, high), np.nan)
 
 
 def _auroc_spread(t: FloatArray, mean: FloatArray) -> FloatArray:

@@ -99,7 +99,7 @@ def p_values(
         if not chosen:
             return {}
         moments = moments_of(decisions, y, code, len(levels), units, weight)
-        joined = concatenate_sums([moments.gap(coefficients(measure)) for measure in chosen]).p_values()
+        joined = concatenate_sums([*map(moments.gap, map(coefficients, chosen))]).p_values()
         return dict(zip(chosen, joined.reshape(len(chosen), -1), strict=True))
 
     lowest = interval_p([measure for measure in tables if first < draws and drawn[measure].any()])
