@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 import equipoise as eq
-from equipoise.data import sha256
+from equipoise.disk import sha256
 from equipoise.studies import CATALOGUE, File, Recipe
 
 NAME, FILE = "ward", "ward.csv"

@@ -22,7 +22,7 @@ from sklearn.metrics import recall_score
 
 import equipoise as eq
 from equipoise.cli import run
-from equipoise.data import sha256
+from equipoise.disk import sha256
 from equipoise.measures import GAPS, MEASURES
 from equipoise.methods import METHODS
 from equipoise.models.vision import import_torchvision

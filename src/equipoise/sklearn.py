@@ -19,7 +19,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
 
-from equipoise.data import Attribute, ObjectArray, Scores, Table, assign_folds, generator
+from equipoise.data import Attribute, FeatureTable, Scores, assign_folds, generator
 from equipoise.errors import BadInput, pick
 from equipoise.measures import FloatArray, Gap, Rule
 from equipoise.methods import DEFAULT_MEASURE, METHODS, Candidate, Outcome, debias, make_settings
@@ -308,10 +308,10 @@ class FairClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # typ
 def _unlabelled(score: FloatArray, groups: Any, features: pd.DataFrame | None) -> Scores:
     """Scores of rows without labels, which may all be of one group."""
     attribute = Attribute.of_new_rows(pd.Series(groups), "group")
-    return Scores(np.zeros(len(score), np.int64), score, (attribute,), None, features=None if features is None else Table(features))
+    return Scores(np.zeros(len(score), np.int64), score, (attribute,), None, features=None if features is None else FeatureTable(features))
 
 
-def _ids(X: Rows) -> ObjectArray | None:
+def _ids(X: Rows) -> npt.NDArray[np.object_] | None:
     """The ids of the rows, in an index of text; None for arrays and for other indices, which usually number the rows."""
     frame = _as_frame(X)
     if frame is None or pd.api.types.infer_dtype(frame.index, skipna=False) != "string":

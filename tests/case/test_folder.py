@@ -18,7 +18,7 @@ from equipoise.case import check_folder
 from equipoise.case import folder as subject
 from equipoise.case.folder import FILES, LABELS_SCHEMA, filling, recover, remove_leftovers
 from equipoise.case.verify import verify
-from equipoise.data import add_path_to_errors
+from equipoise.disk import add_path_to_errors
 from equipoise.errors import BadInput
 from equipoise.models import HEADS, ORIGINAL_ONNX
 from equipoise.models.export import writing

@@ -18,7 +18,8 @@ from equipoise.case.case_repair import RepairTask, try_methods
 from equipoise.case.save import Saved, Serving, save_all, saved_model
 from equipoise.case.schema import ServedInputs
 from equipoise.comparison import Comparison, Provenance
-from equipoise.data import Cohort, sha256
+from equipoise.data import Cohort
+from equipoise.disk import sha256
 from equipoise.errors import BadInput
 from equipoise.methods import Candidate, Goal
 from equipoise.models import HEADS, Checkpoint, load_model, predict, read_checkpoint

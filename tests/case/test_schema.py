@@ -9,7 +9,8 @@ from pydantic import ValidationError
 
 from equipoise.case import bundle
 from equipoise.case.schema import IMAGES_FORMAT, ServedImages
-from equipoise.data import Transform, sha256
+from equipoise.data import Transform
+from equipoise.disk import sha256
 from equipoise.errors import BadInput, Untrusted
 from support.facts import facts
 

@@ -19,7 +19,8 @@ from equipoise.case import verify as subject
 from equipoise.case.folder import filling
 from equipoise.case.schema import sealed
 from equipoise.case.verify import read_run, verify
-from equipoise.data import Cohort, sha256
+from equipoise.data import Cohort
+from equipoise.disk import sha256
 from equipoise.errors import BadInput, Untrusted
 from equipoise.measures import Threshold
 from equipoise.methods import rule_to_dict

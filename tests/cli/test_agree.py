@@ -13,7 +13,7 @@ import pytest
 from lxml import html
 
 from equipoise import Cohort, cli
-from equipoise.data import folders
+from equipoise.disk import folders
 from equipoise.measures import GAPS
 from equipoise.report import p_value_words
 from equipoise.report.wording.names import distinct, gap_words, upper_bound_words

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from equipoise.data import Cohort, sha256
+from equipoise.data import Cohort
+from equipoise.disk import sha256
 from equipoise.studies import CATALOGUE, File, Recipe, catalogue
 from support.facts import says
 

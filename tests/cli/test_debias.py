@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from equipoise import Cohort
-from equipoise.data import sha256
+from equipoise.disk import sha256
 from equipoise.models import READ_IS_NOT_USED, load_model, predict
 from equipoise.report import p_value_words
 from equipoise.report.wording.names import upper_bound_words

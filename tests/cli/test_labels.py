@@ -15,7 +15,7 @@ from torch.nn import functional as F
 import equipoise as eq
 from equipoise.case import Bundle
 from equipoise.cli.app import run
-from equipoise.data import folders
+from equipoise.disk import folders
 from support.facts import says
 from support.published import debias
 

@@ -8,7 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from equipoise.data import Scores, is_large, scan, scans
+from equipoise.data import Scores, scan, scans
+from equipoise.data.table_files import is_large
 from equipoise.errors import BadInput
 from support.facts import says
 

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 import torch
 
-from equipoise.data import Encoder, Table
+from equipoise.data import Encoder, FeatureTable
 from equipoise.errors import BadInput
 from support.facts import facts
 
@@ -87,7 +87,7 @@ def test_columns_that_cannot_be_inputs_are_in_one_error():
 
 
 def test_a_table_without_an_encoder_is_fitted_to_its_rows():
-    table = Table(TRAIN[["age"]])
+    table = FeatureTable(TRAIN[["age"]])
     assert table.tensor().tolist() == [[-1.0], [1.0]]
     elsewhere = Encoder.fit(pd.DataFrame({"age": [0.0, 20.0]}))
     assert table.encoded_by(elsewhere).tensor().tolist() == [[2.0], [4.0]]

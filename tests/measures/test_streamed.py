@@ -10,7 +10,7 @@ import pytest
 
 import equipoise as eq
 from equipoise.comparison import audit
-from equipoise.data import Columns, Scores, read_scores, scan, scan_scores
+from equipoise.data import Columns, Scores, read_scores, scan
 from equipoise.data import scans as scans_module
 from equipoise.errors import BadInput, EmptyCell
 from equipoise.measures import Audit, Ranking, score_measures, streamed
@@ -173,7 +173,8 @@ def test_several_labels_are_read_once_and_audited_as_in_memory(labels, all_label
     read = []
     real = scans_module.read_batches
     monkeypatch.setattr(scans_module, "read_batches", lambda *given, **more: read.append(given) or real(*given, **more))
-    found = audit(scan_scores(path, READING), threshold=0.5, no_finding="derived")
+    scans = {label: scan(path, label=label, score=score, group=["sex", "race"], patient="patient") for label, score in LABELS.items()}
+    found = audit(scans, threshold=0.5, no_finding="derived")
     assert len(read) == 1
     assert list(found.labels) == list(LABELS)
     assert found.comparisons == whole.comparisons

@@ -13,7 +13,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.svm import LinearSVC
 
 import equipoise as eq
-from equipoise.data import Table
+from equipoise.data import FeatureTable
 from equipoise.errors import BadInput, Misuse
 from equipoise.models import predictor
 
@@ -47,7 +47,7 @@ def test_a_pipeline_gets_the_raw_columns_it_was_fitted_on(fitted):
     found = eq.audit(fitted, COHORT, threshold=0.5)
     assert found["eod"].value == eq.audit(eq.Scores.of(COHORT, want), threshold=0.5)["eod"].value
     parts = eq.split(COHORT, seed=0)
-    assert isinstance(parts.test.source, Table)
+    assert isinstance(parts.test.source, FeatureTable)
     assert eq.audit(fitted, parts.test, valid=parts.valid).rows == len(parts.test)
 
 

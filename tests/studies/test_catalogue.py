@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from equipoise.data import Cohort, sha256
-from equipoise.data.files import read_bytes
+from equipoise.data import Cohort
+from equipoise.disk import read_bytes, sha256
 from equipoise.errors import BadInput, UnknownName
 from equipoise.studies import CATALOGUE, File, Recipe, check_files, fetch, load
 from equipoise.studies.sets import locate

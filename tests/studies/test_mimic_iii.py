@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from equipoise.data import Cohort, Table, split
+from equipoise.data import Cohort, FeatureTable, split
 from equipoise.errors import BadInput, UnknownName
 from equipoise.studies.sets import mimic_iii as tables
 from equipoise.studies.sets.mimic_iii import (
@@ -107,7 +107,7 @@ def tiny(tmp_path: Path) -> Path:
 
 
 def frame_of(cohort: Cohort) -> pd.DataFrame:
-    assert isinstance(cohort.source, Table)
+    assert isinstance(cohort.source, FeatureTable)
     return cohort.source.frame.set_index(cohort.ids.astype(int))
 
 

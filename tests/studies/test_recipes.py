@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from equipoise.data import Cohort, Table, split
+from equipoise.data import Cohort, FeatureTable, split
 from equipoise.errors import BadInput
 from equipoise.studies.sets.tabular import adult, anonymous, bank, compas
 
@@ -41,7 +41,7 @@ def real(request: pytest.FixtureRequest) -> Cohort:
 
 
 def features(cohort: Cohort) -> pd.DataFrame:
-    assert isinstance(cohort.source, Table)
+    assert isinstance(cohort.source, FeatureTable)
     return cohort.source.frame
 
 

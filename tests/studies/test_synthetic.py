@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.special import expit
 
-from equipoise.data import Cohort, IntArray, Table
+from equipoise.data import Cohort, FeatureTable, IntArray
 from equipoise.errors import BadInput
 from equipoise.studies.sets.tabular import (
     COVARIANCES,
@@ -31,7 +31,7 @@ SE = 1 / math.sqrt(N)
 
 
 def features(cohort: Cohort) -> pd.DataFrame:
-    assert isinstance(cohort.source, Table)
+    assert isinstance(cohort.source, FeatureTable)
     return cohort.source.frame
 
 

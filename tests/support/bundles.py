@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from equipoise.case.schema import sealed
-from equipoise.data import sha256
+from equipoise.disk import sha256
 from equipoise.measures import Rule, Threshold
 from equipoise.methods import read_rule, rule_to_dict
 from equipoise.models import code_of

@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from equipoise import data, models
 from equipoise.case.schema import OWN_NETWORK, PREDICTOR_SCORE, Run, SavedModel, SavedPredictor, ServedImages
 from equipoise.case.verify import Verified, verify
-from equipoise.data import Attribute, Cohort, ObjectArray, Scores, Table, Transform
+from equipoise.data import Attribute, Cohort, FeatureTable, Scores, Transform
+from equipoise.disk import sha256
 from equipoise.errors import BadInput, Misuse, Untrusted, did_you_mean, raise_all
 from equipoise.measures import FloatArray, Rule
 from equipoise.methods import read_rule
@@ -210,7 +212,7 @@ class Bundle:
         by_name = {attribute.name: attribute for attribute in rows.attributes}
         if missing := [name for name in self.groups if name not in by_name]:
             raise BadInput(f"the rule decides by group and needs {', '.join(map(repr, missing))}; {rows.name!r} has {', '.join(by_name)}")
-        frame = rows.source.frame if isinstance(rows.source, Table) and self.run.inputs.encoder is not None else None
+        frame = rows.source.frame if isinstance(rows.source, FeatureTable) and self.run.inputs.encoder is not None else None
         score, columns = self._scores(rows.inputs if frame is None else self._network_inputs(frame, rows.name))
         groups = tuple(by_name[name] for name in self.groups)
         return unlabelled(score, groups, rows.ids, rows.name, patients=rows.patients), columns
@@ -235,7 +237,7 @@ class Bundle:
         raise_all(problems, name)
         return frame[features].to_numpy(dtype=np.float32)
 
-    def _score_column(self, frame: pd.DataFrame, name: str) -> tuple[FloatArray, Table | None]:
+    def _score_column(self, frame: pd.DataFrame, name: str) -> tuple[FloatArray, FeatureTable | None]:
         """The scores of new rows, from their column or from the saved classifier, and the further columns that the rule reads."""
         recorded, features = self.run.inputs, list(getattr(self.rule, "columns", ()))
         if (model := self.predictor) is not None:
@@ -250,7 +252,7 @@ class Bundle:
         raise_all([f"column {c!r} is there more than once. Rename all but one." for c in twice], name)
         score, _, problems = data.read_score_column(frame[column], column, recorded.logits)
         raise_all(problems, name)
-        return score, Table(frame[features].reset_index(drop=True)) if features else None
+        return score, FeatureTable(frame[features].reset_index(drop=True)) if features else None
 
     def _with_decisions(self, id_frame: pd.DataFrame, scores: Scores, seed: int, columns: dict[str, Any]) -> pd.DataFrame:
         """Identifiers, score and decision of each row; for a randomised rule also the probability with which the decision was drawn."""
@@ -339,7 +341,7 @@ def _code_to_run(files: Verified, recorded: SavedModel, model: str | None, trust
         return code
     if models.REPAIRED_PROGRAM in files.contents:
         content, path = files.contents[models.REPAIRED_PROGRAM], (files.folder / models.REPAIRED_PROGRAM).absolute()
-        code, expected = models.Code(str(path), path, data.sha256(content), content), files.run.files[models.REPAIRED_PROGRAM]
+        code, expected = models.Code(str(path), path, sha256(content), content), files.run.files[models.REPAIRED_PROGRAM]
     elif (load := recorded.load) is None:
         raise BadInput(f"{files.folder} was saved from Python and does not name the network's code. Give the network: model=network")
     elif load == OWN_NETWORK:
@@ -371,7 +373,7 @@ def transform_to_serve(
             raise BadInput(f"the network in {folder} takes images without a transform. Omit images.transform (transform=).")
         return None
     if given is not None and not isinstance(given, str):
-        return data.as_transform(given)
+        return Transform.of(given)
     if recorded.path is None:
         raise BadInput(
             f"{folder} was saved from Python with the transform {recorded.named}, whose code it does not name. Give it: transform="
@@ -429,7 +431,7 @@ def groups_of(frame: pd.DataFrame, columns: Sequence[str], source: str, bins: di
 
 def identifiers(
     frame: pd.DataFrame, kept: data.IntArray, id: str | None, patient: str | None, image: str | None = None
-) -> tuple[pd.DataFrame, ObjectArray]:
+) -> tuple[pd.DataFrame, npt.NDArray[np.object_]]:
     """The identifying columns of the kept rows, and an id per row as text, None if it is empty; without such columns, row numbers.
 
     The id of a row is in the column of ids, else in that of images, else in that of patients.
@@ -457,7 +459,12 @@ def _check_one_patient(frame: pd.DataFrame, image: str | None, patient: str | No
 
 
 def unlabelled(
-    score: FloatArray, attributes: tuple[Attribute, ...], ids: ObjectArray, name: str, patients: ObjectArray | None = None, **more: Any
+    score: FloatArray,
+    attributes: tuple[Attribute, ...],
+    ids: npt.NDArray[np.object_],
+    name: str,
+    patients: npt.NDArray[np.object_] | None = None,
+    **more: Any,
 ) -> Scores:
     """The scores of new rows, which have no labels, with further fields; rows whose group is not needed have the group "(none)"."""
     no_group = Attribute("group", ("(none)",), np.full(len(score), data.MISSING, dtype=np.int64))

@@ -86,8 +86,8 @@ def audit_case(case: Case, *, bars: Bars = no_bars, running: Callable[[models.Co
     """
     case = case.with_pairs()
     spec, earlier, table = case.audit_spec, case.history.earlier, case.table
-    in_batches = case.model.load is None and data.is_large(table, case.data.max_table_bytes)
-    if earlier and in_batches:
+    scans = data.scan_if_large(table, case.data) if case.model.load is None else {}
+    if earlier and scans:
         raise BadInput(
             f"{table} is read in batches, from which patients of history.earlier cannot be left out. Leave them out of the table."
         )
@@ -100,7 +100,7 @@ def audit_case(case: Case, *, bars: Bars = no_bars, running: Callable[[models.Co
         files[path] = data.read_cohort(path, columns, images, progress=counting(bars))
         return models.scores_by_label(model, files[path].cohort, case.labels, case.model.output, case.outputs)
 
-    scores = {} if in_batches else read(table)
+    scores = {} if scans else read(table)
     checks: list[ScoreCheck] = []
     if model is not None:
         from equipoise.case.score_checks import check_known_scores
@@ -121,8 +121,7 @@ def audit_case(case: Case, *, bars: Bars = no_bars, running: Callable[[models.Co
     argmax = measures.ARGMAX if columns.kind.argmax else None  # on the margin over the other classes
     rules = measures.rules_by_label(case.labels, argmax, case.model.threshold, valid, spec.optimise)
     with bars("audit") as step:
-        tables: Any = data.scan_scores(table, case.data) if in_batches else scores
-        audit = measures.audit_labels(tables, rules, spec, columns.kind, table.name, step)
+        audit = measures.audit_labels(scans or scores, rules, spec, columns.kind, table.name, step)
     if training_set is not None:
         with bars("simple model"):
             audit = comparison.with_baselines(audit, scores, files[table].cohort, training_set)

@@ -208,20 +208,8 @@ class Case(Specification):
 
     def with_pairs(self) -> Self:
         """The case with the score column of each label, if they are paired by a prefix; this reads the header of the table."""
-        prefix, table = self.data.score_prefix, self.data.table
-        if prefix is None or table is None:
-            return self
-        from equipoise.data import paired_columns
-
-        pairs = paired_columns(table, prefix)
-        if lacking := [label for label in self.data.label if label not in pairs]:
-            raise BadInput(
-                *(f"label {label!r} has no score column {prefix + label!r} next to it" for label in lacking),
-                f"The pairs of label and score are: {', '.join(pairs)}. Name those, or correct data.score_prefix (--score-prefix {prefix})",
-                source=table.name,
-            )
-        chosen = {label: pairs[label] for label in self.data.label or pairs}
-        return self.changed(data=self.data.changed(label=list(chosen), score=list(chosen.values()), score_prefix=None))
+        table = self.data.table
+        return self if table is None or self.data.score_prefix is None else self.changed(data=self.data.paired(table))
 
     @property
     def table(self) -> Path:

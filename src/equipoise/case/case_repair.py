@@ -23,6 +23,7 @@ from equipoise.case.save import ROWS_CHECKED, Saved, Serving, inputs_of, save_al
 from equipoise.case.schema import PREDICTOR_SCORE
 from equipoise.comparison import Comparison, Provenance, ScoredCandidate
 from equipoise.data import Cohort, Columns, ReadCohort, Rows, Scores
+from equipoise.disk import without_folders
 from equipoise.errors import BadInput, EquipoiseError, TooFewPatients, UnknownName, collecting, raise_all
 from equipoise.measures import AuditSpec, FloatArray
 from equipoise.methods import METHODS, STANDARD, Goal, Kind, LabelCandidate, Speed, cross_fitting_parts, make_settings
@@ -94,7 +95,7 @@ class Repaired:
     def save(self, folder: str | Path, *, overwrite: bool = False, bars: Bars = no_bars) -> dict[str, Saved]:
         """The files written for each label in the folder: weights, rule, audits, report, cards and checksums."""
         case = self.case
-        title = case.report.title or f"{len(case.labels)} {case.data.kind} of {data.without_folders(case.model.load or case.table.name)}"
+        title = case.report.title or f"{len(case.labels)} {case.data.kind} of {without_folders(case.model.load or case.table.name)}"
         how: dict[str, Any] = {"overwrite": overwrite, "title": title, "bars": bars, "made_from": case.to_dict()}
         return save_all(self.comparisons, Path(folder), self.serving, case.report, **how)
 

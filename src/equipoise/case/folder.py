@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from equipoise.data import check_writable, take_lock, uninterrupted
+from equipoise.disk import check_writable, take_lock, uninterrupted
 from equipoise.errors import BadInput
 from equipoise.models import rank
 

@@ -22,7 +22,8 @@ from equipoise.case.case_audit import Bars, no_bars
 from equipoise.case.folder import LABELS_SCHEMA, WEIGHT_FILES, check_folder, filling
 from equipoise.case.schema import OWN_NETWORK, RUN, SavedModel, ServedInputs
 from equipoise.comparison import Comparison, Findings, MethodRow
-from equipoise.data import Rows, Scores, Table, add_path_to_errors, folders, sha256_of
+from equipoise.data import FeatureTable, Rows, Scores
+from equipoise.disk import add_path_to_errors, folders, sha256_of
 from equipoise.errors import BadInput, EquipoiseError
 from equipoise.measures import UPPER_BOUND, records
 from equipoise.report import ReportSpec
@@ -67,7 +68,7 @@ def inputs_of(rows: Rows, **names: Any) -> ServedInputs:
         return ServedInputs(**known, features=None if rows.features is None else list(map(str, rows.features.frame.columns)))
     if (preprocessing := rows.source.to_dict()) is not None:
         return ServedInputs(**known, images=schema.IMAGES_FORMAT.validate_json(json.dumps(preprocessing)))
-    if not isinstance(rows.source, Table):
+    if not isinstance(rows.source, FeatureTable):
         return ServedInputs(**known, width=int(rows.inputs.shape[-1]))
     encoder, features = rows.source.fitted(), list(map(str, rows.source.frame.columns))
     encoded = schema.SavedEncoder(numeric=dict(encoder.numeric), levels=dict(encoder.levels))

@@ -14,7 +14,8 @@ from pydantic.dataclasses import dataclass
 
 from equipoise.case.folder import FILES
 from equipoise.comparison import STRICT, Provenance, Text
-from equipoise.data import CONFLICTS, Bins, Transform, make_preprocessing, sha256
+from equipoise.data import CONFLICTS, Bins, Transform, make_preprocessing
+from equipoise.disk import sha256
 from equipoise.methods import Outcome
 
 RUN_SCHEMA, RUN_VERSION = "equipoise.repaired", 8

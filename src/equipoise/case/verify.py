@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from equipoise.case.folder import FILES, recover
 from equipoise.case.schema import RUN, RUN_FORMAT, RUN_SCHEMA, RUN_VERSION, Run, digest_matches
-from equipoise.data import sha256, sha256_of
+from equipoise.disk import sha256, sha256_of
 from equipoise.errors import BadInput, validation_problems
 from equipoise.report import copy_report, write_audit_again
 

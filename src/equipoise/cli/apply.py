@@ -12,6 +12,7 @@ from pydantic import Field
 from equipoise import data
 from equipoise.cli.console import JsonOption, bar, notes, say, say_code, to_json
 from equipoise.cli.options import takes_case
+from equipoise.disk import check_writable, write_text
 from equipoise.errors import BadInput
 from equipoise.specification import Specification, setting
 
@@ -65,7 +66,7 @@ def apply(
     if how.spreadsheet_safe and as_json and save is None:
         raise BadInput("apply.spreadsheet_safe applies to the CSV, and --json prints none. Add --out decisions.csv, or omit one of them.")
     if save:
-        data.check_writable(save)
+        check_writable(save)
     shown = images.folder is not None
     bundle = Bundle.load(folder, model=model, transform=images.transform, trust=trust, images=shown, running=say_code)
     with notes():
@@ -77,7 +78,7 @@ def apply(
             table = bundle.decide(frame, **files, seed=how.seed, name=file.name, progress=advance)
     content = _csv(table, how.spreadsheet_safe)
     if save:
-        data.write_text(save, content)
+        write_text(save, content)
     if as_json:
         document = {
             "schema": "equipoise.decisions",

@@ -9,10 +9,11 @@ from typing import Annotated
 import typer
 
 from equipoise import case as cases
-from equipoise import data, measures, report
+from equipoise import measures, report
 from equipoise.cli import console
 from equipoise.cli.console import FailIfOption, JsonOption, PdfOption, out, say
 from equipoise.cli.options import CaseArgument, takes_case
+from equipoise.disk import folders, write_text
 from equipoise.errors import collecting, raise_all
 
 
@@ -59,7 +60,7 @@ def audit(
         raise_all(
             [
                 f"{folder} is a link, and figures are not written through links. Remove it, or name another folder in report.figures."
-                for folder in data.folders(figures, asked.labels).values()
+                for folder in folders(figures, asked.labels).values()
                 if folder.is_symlink()
             ]
         )
@@ -80,7 +81,7 @@ def audit(
         for place in filter(None, (page, pdf)):
             report.write_audit_page(result.audit, place, group_names=words, origin=origin)
     if save:
-        data.write_text(save, console.to_json(measures.with_checksum(document)) + "\n")
+        write_text(save, console.to_json(measures.with_checksum(document)) + "\n")
     if figures:
         report.write_figures(result.audit, figures, group_names=words)
     if history.append:

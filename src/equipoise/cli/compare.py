@@ -15,6 +15,7 @@ from equipoise.cli import console
 from equipoise.cli.console import FailIfOption, JsonOption, PdfOption, out
 from equipoise.cli.options import takes_case
 from equipoise.data import Columns
+from equipoise.disk import write_text
 from equipoise.errors import BadInput, collecting, raise_all
 from equipoise.report import ReportSpec
 from equipoise.specification import Specification, Texts, flag_of, setting
@@ -81,7 +82,7 @@ def compare(
     failures = console.failures_of(conditions, facts(result)) if conditions else []
     document = console.to_json(result.to_dict()) if save or as_json else ""
     if save:
-        data.write_text(save, document + "\n")
+        write_text(save, document + "\n")
     for place in (page, pdf):
         if place:
             result.report(place, group_names=asked.report.words)

@@ -14,7 +14,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from equipoise import data, measures, report
+from equipoise import measures, report
+from equipoise.disk import check_writable, no_such_file
 from equipoise.errors import collecting
 
 if TYPE_CHECKING:
@@ -129,10 +130,10 @@ def check_paths(*read: Path | None, write: Iterable[Path | None] = (), pdf: Path
     """Raises an error before any work if a file to read does not exist, if one cannot be written, or if no program can print the PDF."""
     for path in read:
         if path is not None and not path.exists():
-            raise data.no_such_file(path)
+            raise no_such_file(path)
     for place in (*write, pdf):
         if place:
-            data.check_writable(place)
+            check_writable(place)
     if pdf:
         report.check_printer()
 

@@ -11,7 +11,8 @@ from rich.text import Text
 from equipoise import report, studies
 from equipoise.cli.app import Command
 from equipoise.cli.console import JsonOption, RootOption, bar, notes, out, say, say_places, to_json
-from equipoise.data import MAX_PIXELS, write_text
+from equipoise.data import MAX_PIXELS
+from equipoise.disk import write_text
 from equipoise.errors import BadInput
 
 if TYPE_CHECKING:

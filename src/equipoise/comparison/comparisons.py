@@ -24,7 +24,8 @@ from pydantic.dataclasses import dataclass as checked
 
 from equipoise import __version__, measures
 from equipoise.comparison.findings import Findings, ScoredCandidate, find
-from equipoise.data import Cohort, Identities, LabelKind, Rows, Scores, check_apart, check_cohort, sha256, sha256_of, without_folders
+from equipoise.data import Cohort, Identities, LabelKind, Rows, Scores, check_apart, check_cohort
+from equipoise.disk import sha256, sha256_of, without_folders
 from equipoise.errors import BadInput, Misuse, raise_all
 from equipoise.measures import Audit, AuditSpec, Baseline, Gap, Rule, Threshold, choose_rule, gap_values, largest_gap, tabulate
 from equipoise.methods import DEFAULT_MEASURE, IN_USE, Candidate, Goal, Judgement, LabelCandidate, Note, Outcome, Progress, choose_method

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from equipoise.data.images import Decoding
-    from equipoise.data.table import Encoder, Inputs, Table
+    from equipoise.data.table import Encoder, FeatureTable, Inputs
 
 
 @dataclass(frozen=True, eq=False)
@@ -293,7 +293,7 @@ def cohort_from_table(
         elif bad := int((~np.isfinite(column.to_numpy(dtype=float, na_value=np.nan))).sum()):
             problems.append(f"input column {c!r}: {bad:,} of {len(column):,} rows are empty or infinite. Fill them in as in training.")
     raise_all(problems, source)
-    return _cohort(data.Table(inputs, scale=scale), name, read)
+    return _cohort(data.FeatureTable(inputs, scale=scale), name, read)
 
 
 def cohort_from_images(
@@ -324,7 +324,7 @@ def cohort_from_images(
         files = find_files(chosen[image], folder, image, allow_outside=allow_outside, rows=numbers) if image in chosen else []
     raise_all(problems, name if len(rows) == len(frame) else f"{name}, {len(rows):,} frontal of {len(frame):,} rows")
     images = Images.open(files, places=[f"row {number} below the header" for number in numbers], **decoding)
-    whole = _cohort(data.Table(chosen[[]]), name, read)
+    whole = _cohort(data.FeatureTable(chosen[[]]), name, read)
     return replace(whole.take([k for k in range(len(rows)) if k not in images.broken]), source=images)
 
 
@@ -344,7 +344,7 @@ class Scores(Grouped):
     ids: ObjectArray = field(default_factory=lambda: np.empty(0, dtype=object))
     name: str = "scores"
     weight: FloatArray | None = None  # (n,) positive sample weights; None if every row counts once
-    features: Table | None = None  # further columns that a rule may use at prediction time
+    features: FeatureTable | None = None  # further columns that a rule may use at prediction time
     logit: FloatArray | None = None  # (n,) the logits that the scores were made from, by which rows are ranked
 
     def __post_init__(self) -> None:
@@ -432,7 +432,7 @@ class Scores(Grouped):
 
             frame = feature_columns(values)
         raise_all(feature_problems(frame, list(map(str, frame.columns)), [a.name for a in self.attributes]), self.name)
-        return replace(self, features=data.Table(frame.set_axis(list(map(str, frame.columns)), axis=1)))
+        return replace(self, features=data.FeatureTable(frame.set_axis(list(map(str, frame.columns)), axis=1)))
 
     def encoded_by(self, encoder: Encoder) -> Scores:
         """These rows with their features encoded by the encoder of another set."""
@@ -473,7 +473,7 @@ def scores_from_columns(frame: pd.DataFrame, columns: Columns, name: str = "scor
     read = read_columns(frame, columns, source)
     if not columns.score:
         raise BadInput("no score column was named", source=source)
-    table = data.Table(frame[features].reset_index(drop=True)) if features else None
+    table = data.FeatureTable(frame[features].reset_index(drop=True)) if features else None
     scores, problems = {}, []
     for label, y, (score, logit) in zip(columns.label, np.ascontiguousarray(read["targets"].T), read["scores"], strict=True):
         rows = Scores(y, score, read["attributes"], read["patients"], read["ids"], name, read["weight"], table, logit)

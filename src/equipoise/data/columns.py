@@ -6,6 +6,7 @@ Importing this module imports neither numpy nor pandas, because the command line
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import BeforeValidator, ValidationInfo
@@ -170,6 +171,28 @@ class Columns(Specification):
     def like(self, attributes: "Sequence[Attribute]") -> Self:
         """The columns of another file with the bins and the reference groups of these rows."""
         return self.with_bins_of(attributes).changed(reference=[attribute.reference for attribute in attributes])
+
+    def paired(self, table: Path) -> Self:
+        """The columns with the score column of each label in the header of a table: the label's name after `score_prefix`."""
+        from equipoise.data.table_files import column_names
+
+        names, prefix = column_names(table), str(self.score_prefix)
+        scores = {name.removeprefix(prefix): name for name in names if name.startswith(prefix) and name != prefix}
+        pairs = {label: score for label, score in scores.items() if label in names}
+        if not pairs:
+            unpaired = f" {', '.join(map(repr, list(scores.values())[:5]))} have no label column." if scores else ""
+            raise BadInput(
+                f"no pair of a label column and a score column that begins with {prefix!r}.{unpaired} The columns are: {', '.join(names)}.",
+                source=str(table),
+            )
+        if lacking := [label for label in self.label if label not in pairs]:
+            raise BadInput(
+                *(f"label {label!r} has no score column {prefix + label!r} next to it" for label in lacking),
+                f"The pairs of label and score are: {', '.join(pairs)}. Name those, or correct data.score_prefix (--score-prefix {prefix})",
+                source=table.name,
+            )
+        chosen = {label: pairs[label] for label in self.label or pairs}
+        return self.changed(label=list(chosen), score=list(chosen.values()), score_prefix=None)
 
     def problems(self) -> list[str]:
         """Problems that no table can solve: columns without or with two roles, references and classes that do not match, wrong bins."""

@@ -36,10 +36,10 @@ import numpy as np
 import numpy.typing as npt
 
 from equipoise.data.attribute import IntArray
-from equipoise.data.files import atomic_path, user_cache
-from equipoise.data.image_files import BROKEN_ADVICE, Broken, ImageLimit, Make, Pixels, Source, file_state
-from equipoise.data.preprocessing import MAX_PIXELS, XRAY_PRESET, BadTransform, Preprocessing, Transform, as_transform, make_preprocessing
+from equipoise.data.image_files import BROKEN_ADVICE, Broken, ImageLimit, Make, Pixels, Source, count_by_kind, file_state
+from equipoise.data.preprocessing import MAX_PIXELS, XRAY_PRESET, BadTransform, Preprocessing, Transform, make_preprocessing
 from equipoise.data.table import Inputs
+from equipoise.disk import atomic_path, user_cache
 from equipoise.errors import BadInput, raise_all
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ class Images(Inputs):
             from equipoise.data.decode import decode_for_xray_network
 
             if transform is not None:
-                transform = as_transform(transform)
+                transform = Transform.of(transform)
                 make, shape = _make_by_transform(job, transform, channels)
             else:
                 make, shape = partial(decode_for_xray_network, side=how.shape[0], limit=limit), (1, *how.shape)
@@ -182,6 +182,11 @@ class Images(Inputs):
     def __repr__(self) -> str:
         left_out = f", {len(self.broken):,} left out" if self.broken else ""
         return f"Images({len(self):,} of shape {tuple(self.shape[1:])}{left_out})"
+
+    @property
+    def broken_kinds(self) -> dict[str, int]:
+        """The number of broken images by the kind of their fault."""
+        return count_by_kind(self.broken.values())
 
     @property
     def shape(self) -> torch.Size:

@@ -223,6 +223,19 @@ class Transform:
     sha256: str = ""
     takes: str = "image"  # or "array" or "path"
 
+    @classmethod
+    def of(cls, given: object, named: str | None = None, path: Path | None = None, sha256: str = "") -> Transform:
+        """The callable as a transform. Raises `BadTransform` if it cannot be called or contains random transforms."""
+        if isinstance(given, Transform):
+            return given
+        name, kind = named or str(getattr(given, "__name__", type(given).__name__)), type(given).__name__
+        if not callable(given):
+            raise BadTransform(f"the transform {name} is of type {kind}. Name a function or object that is called with an image.")
+        if random := sorted({type(part).__name__ for part in _composed_of(given) if type(part).__name__.startswith(RANDOM_TRANSFORMS)}):
+            advice = "Name the transform for evaluation, not the one for training."
+            raise BadTransform(f"the transform {name} is random: it contains {', '.join(random)}. {advice}")
+        return cls(given, name, path, sha256, _argument_kind(given))
+
     def to_dict(self) -> dict[str, object]:
         """The name, file and checksum as plain values."""
         return {"named": self.named, "path": None if self.path is None else str(self.path), "sha256": self.sha256}
@@ -230,22 +243,6 @@ class Transform:
 
 class BadTransform(BadInput):
     """The user's transform raised an error or returned an invalid result."""
-
-
-def as_transform(given: object, named: str | None = None, path: Path | None = None, sha256: str = "") -> Transform:
-    """The callable as a `Transform`. Raises `BadTransform` if it cannot be called or contains random transforms."""
-    if isinstance(given, Transform):
-        return given
-    name = named or str(getattr(given, "__name__", type(given).__name__))
-    if not callable(given):
-        raise BadTransform(
-            f"the transform {name} is of type {type(given).__name__}. Name a function or object that is called with an image."
-        )
-    if random := sorted({type(part).__name__ for part in _composed_of(given) if type(part).__name__.startswith(RANDOM_TRANSFORMS)}):
-        raise BadTransform(
-            f"the transform {name} is random: it contains {', '.join(random)}. Name the transform for evaluation, not the one for training."
-        )
-    return Transform(given, name, path, sha256, _argument_kind(given))
 
 
 def _composed_of(transform: object, depth: int = 0) -> Iterator[object]:

@@ -17,7 +17,7 @@ from equipoise.data.cohort import Cohort, Scores, cohort_from_images, cohort_fro
 from equipoise.data.column_values import missing_columns
 from equipoise.data.columns import Columns
 from equipoise.data.preprocessing import IMAGE_COLUMNS, ImageFolder
-from equipoise.data.table_files import column_names, read_table
+from equipoise.data.table_files import is_large, read_table
 from equipoise.errors import BadInput, did_you_mean, raise_all
 
 if TYPE_CHECKING:
@@ -81,28 +81,20 @@ def read_cohort(
     return ReadCohort(cohort_from_table(frame, columns, path.name, text=text, **how))
 
 
-def scan_scores(path: str | Path, columns: Columns) -> "dict[str, Scan]":
-    """The scores of each label in a table that is read in batches (see `is_large`), one column per label."""
+def scan_if_large(path: str | Path, columns: Columns) -> "dict[str, Scan]":
+    """The scores of each label in a table that must be read in batches; empty for a table that is read as a whole.
+
+    Read in batches are a folder, and a file above 256 MiB unless the user has set `max_table_bytes`. `columns` names one score column per
+    label.
+    """
+    if not is_large(path, columns.max_table_bytes):
+        return {}
     from equipoise.data.scans import Scan
 
     if columns.id is not None:
         raise BadInput(f"{path} is read in batches, without row ids, which an audit does not report. Omit data.id (id=).")
     own = {label: columns.changed(label=label, score=score, features=()) for label, score in zip(columns.label, columns.score, strict=True)}
     return {label: Scan(Path(path), of_label, limit=columns.max_table_bytes) for label, of_label in own.items()}
-
-
-def paired_columns(path: str | Path, prefix: str) -> dict[str, str]:
-    """The score column of each label column of a table: the label's name after a prefix."""
-    names = column_names(path)
-    scores = {name.removeprefix(prefix): name for name in names if name.startswith(prefix) and name != prefix}
-    pairs = {label: score for label, score in scores.items() if label in names}
-    if not pairs:
-        unpaired = f" {', '.join(map(repr, list(scores.values())[:5]))} have no label column." if scores else ""
-        raise BadInput(
-            f"no pair of a label column and a score column that begins with {prefix!r}.{unpaired} The columns are: {', '.join(names)}.",
-            source=str(path),
-        )
-    return pairs
 
 
 def _read_images(frame: pd.DataFrame, name: str, columns: Columns, images: ImageFolder, folder: Path, progress: Counting) -> ReadCohort:

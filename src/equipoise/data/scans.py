@@ -29,8 +29,8 @@ from equipoise.data import column_values, table_files
 from equipoise.data.attribute import Attribute, IntArray, ObjectArray
 from equipoise.data.cohort import Scores
 from equipoise.data.columns import Columns
-from equipoise.data.files import LIMIT_VARIABLE, MAX_TABLE_BYTES, max_table_bytes, no_such_file
 from equipoise.data.splits import HashArray, splitmix64
+from equipoise.disk import LIMIT_VARIABLE, MAX_TABLE_BYTES, max_table_bytes, no_such_file
 from equipoise.errors import BadInput, collecting, raise_all
 from equipoise.specification import takes_fields_of
 
@@ -175,7 +175,7 @@ def _as_arrow(column: "pd.Series[Any]") -> "pa.Array[Any]":
 
 
 @dataclass(frozen=True, eq=False)
-class Stored:
+class ScannedRows:
     """The rows of a table in which one label is known, in parts that each hold all rows of their patients."""
 
     rows: int
@@ -325,9 +325,9 @@ class Scan:
         raise_all(problems, self.called)
 
     @contextmanager
-    def read(self) -> Iterator[Stored]:
+    def read(self) -> Iterator[ScannedRows]:
         """The coded rows, in memory or in temporary files that are deleted when the context ends."""
-        with read_labels({self.columns.label[0]: self}) as stored:
+        with read_scans({self.columns.label[0]: self}) as stored:
             yield next(iter(stored.values()))
 
     @property
@@ -337,7 +337,7 @@ class Scan:
 
 
 @contextmanager
-def read_labels(scans: Mapping[str, Scan]) -> Iterator[dict[str, Stored]]:
+def read_scans(scans: Mapping[str, Scan]) -> Iterator[dict[str, ScannedRows]]:
     """The coded rows of each label of one table, which is read once; with several labels, the rows in which each is known."""
     first = next(iter(scans.values()))
     aligned = [replace(s, columns=s.columns.changed(label=first.columns.label, score=first.columns.score)) for s in scans.values()]
@@ -414,13 +414,14 @@ class _TableCoder:
             return splitmix64(values.to_numpy(zero_copy_only=False).astype(np.int64).view(np.uint64))
         if patient_type == "integers":
             values = values.cast(pa.string()).dictionary_encode()
-        ids, codes = np.array([*_as_names(values.dictionary, name, where), None], dtype=object), table_files.dictionary_codes(values)
+        ids = np.array([*table_files.arrow_texts(values.dictionary, name, where), None], dtype=object)
+        codes = table_files.dictionary_codes(values)
         if values.null_count or any(text is None or not text.strip() for text in ids[:-1]):
             raise_all(column_values.identifier_problems(pd.Series(ids[codes], dtype=object), name, "patient"))
         self.alike.add([text for text in ids[:-1] if text is not None])
         return _hash_names(ids[:-1])[codes]
 
-    def stored(self) -> dict[str, Stored]:
+    def stored(self) -> dict[str, ScannedRows]:
         """The rows of each label; raises `BadInput` with everything wrong with the table as a whole."""
         if not self.storage.rows:
             raise BadInput("the table has no rows", source=self.name)
@@ -449,7 +450,7 @@ class _TableCoder:
             attributes, parts = resolved, [partial(_recoded, part, level_codes, columns.conflicts, kept_codes) for part in stored]
         whole = not self.storage.files
         return {
-            label: Stored(int(rows), self.name, tuple(attributes), whole, parts, k, len(self.labels), self.columns.logits)
+            label: ScannedRows(int(rows), self.name, tuple(attributes), whole, parts, k, len(self.labels), self.columns.logits)
             for k, (label, rows) in enumerate(zip(self.labels, self.known, strict=True))
         }
 
@@ -510,7 +511,7 @@ def _group_codes(group: groups.GroupCoder, values: Any, where: str) -> IntArray:
     if group.bins is not None:
         return group.add_numbers(values)
     encoded = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
-    names = groups.group_names(pd.Series(_as_names(encoded.dictionary, group.name, where), dtype=object))
+    names = groups.group_names(table_files.arrow_texts(encoded.dictionary, group.name, where))
     codes = group.add_names(list(names), table_files.dictionary_codes(encoded))
     if len(group.code_of) > MAX_LEVELS:
         raise BadInput(
@@ -523,17 +524,3 @@ def _group_codes(group: groups.GroupCoder, values: Any, where: str) -> IntArray:
 def _hash_names(names: npt.NDArray[np.object_]) -> HashArray:
     """A 64-bit hash of each name."""
     return np.asarray(pd.util.hash_array(names, categorize=False), dtype=np.uint64)
-
-
-def _as_names(values: "pa.Array[Any]", name: str, where: str) -> npt.NDArray[np.object_]:
-    """The names in an Arrow column as `read_table` reads them, None in empty cells."""
-    import pyarrow as pa
-
-    if pa.types.is_integer(values.type):
-        values = values.cast(pa.string())
-    if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
-        table_files.check_lengths(values, name, where)
-        names: npt.NDArray[np.object_] = np.array(values.to_numpy(zero_copy_only=False), dtype=object)
-        names[names == ""] = None
-        return names
-    return np.asarray(table_files.arrow_texts(values, name, Path(where)).to_numpy(dtype=object))

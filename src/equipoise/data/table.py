@@ -114,7 +114,7 @@ class Encoder:
 
 
 class Inputs(Protocol):
-    """The rows of a cohort before a network reads them: a `Table`, `Tensors` or `Images`."""
+    """The rows of a cohort before a network reads them: a `FeatureTable`, `Tensors` or `Images`."""
 
     def plain(self) -> Iterator[Any]:
         """The rows as an estimator takes them, as frames or tensors (n, ...) that are not too large."""
@@ -190,7 +190,7 @@ class Tensors(Inputs):
 
 
 @dataclass(frozen=True, eq=False)
-class Table(Inputs):
+class FeatureTable(Inputs):
     """Raw feature columns, with the encoder that turns them into inputs once there is one."""
 
     frame: pd.DataFrame
@@ -201,7 +201,7 @@ class Table(Inputs):
         return len(self.frame)
 
     def __repr__(self) -> str:
-        return f"Table({len(self):,} rows, {self.frame.shape[1]} columns)"
+        return f"FeatureTable({len(self):,} rows, {self.frame.shape[1]} columns)"
 
     def plain(self) -> Iterator[pd.DataFrame]:
         """The raw columns."""
@@ -231,11 +231,11 @@ class Table(Inputs):
         """The encoder in use; without one, or `again`, an encoder fitted to these rows."""
         return Encoder.fit(self.frame, scale=self.scale) if again or self.encoder is None else self.encoder
 
-    def take(self, index: IntArray) -> Table:
+    def take(self, index: IntArray) -> FeatureTable:
         """The selected rows."""
         return replace(self, frame=self.frame.iloc[index].reset_index(drop=True))
 
-    def encoded_by(self, encoder: Encoder) -> Table:
+    def encoded_by(self, encoder: Encoder) -> FeatureTable:
         """These rows with the encoder of another set."""
         return replace(self, encoder=encoder)
 

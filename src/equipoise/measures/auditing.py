@@ -61,7 +61,7 @@ from equipoise.measures.score_measures import (
 from equipoise.measures.thresholds import Described, Rule
 
 if TYPE_CHECKING:
-    from equipoise.data import Scan, Stored
+    from equipoise.data import Scan, ScannedRows
 
 MIRRORED = {"tnr": "fpr", "fnr": "tpr"}  # one minus the other rate
 SAMPLED_MEASURES = ("calibration_intercept", "calibration_slope")  # those of all rows together that a sample of many rows is used for
@@ -85,9 +85,9 @@ def audit_labels(
     """
     reading: AbstractContextManager[Any] = nullcontext(tables)
     if not all(isinstance(table, Scores) for table in tables.values()):
-        from equipoise.data import read_labels  # only for a table on disk
+        from equipoise.data import read_scans  # only for a table on disk
 
-        reading = read_labels(cast("Mapping[str, Scan]", tables))
+        reading = read_scans(cast("Mapping[str, Scan]", tables))
     with reading as opened:
         sources = {label: Source.of(table, rules[label]) for label, table in opened.items()}
         asked = [spec.changed(also=(*spec.also, *also[label])) if also else spec for label in sources]
@@ -121,11 +121,11 @@ class Source:
     rule: Rule
     attributes: tuple[Attribute, ...]
     parts: Parts
-    stored: "Stored | None" = None  # a table on disk; None if the rows are in memory
+    stored: "ScannedRows | None" = None  # a table on disk; None if the rows are in memory
     has_scores: bool = True  # else the scores are decisions
 
     @classmethod
-    def of(cls, table: "Scores | Stored", rule: Rule) -> "Source":
+    def of(cls, table: "Scores | ScannedRows", rule: Rule) -> "Source":
         if isinstance(table, Scores):
             return cls(table.name, rule, table.attributes, lambda: [table])
         if table.whole:
@@ -277,7 +277,7 @@ def _audit_parts(source: Source, spec: AuditSpec, progress: Progress | None) -> 
         raise BadInput(
             f"the group columns have {len(counts.cells):,} intersections, too many for a table of this size. Audit them one by one."
         )
-    stored = cast("Stored", source.stored)
+    stored = cast("ScannedRows", source.stored)
     done, steps = 0, 2 * stored.count
     tallies = [Tally(len(a.levels), stored.logits) for a in groups]
     for adding in (True, False):  # AUROC and average precision first, then their variances between patients

@@ -40,7 +40,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from equipoise.data import atomic_path, take_lock
+from equipoise.disk import atomic_path, take_lock
 from equipoise.errors import BadInput, Misuse, did_you_mean, first_line, raise_all
 from equipoise.measures.audit import Audit, LabelAudit, records
 from equipoise.measures.cells import FloatArray, IntArray, ratio

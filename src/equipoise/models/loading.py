@@ -20,7 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from equipoise.data import ImageFolder, Transform, as_transform, sha256
+from equipoise.data import ImageFolder, Transform
+from equipoise.disk import sha256
 from equipoise.errors import BadInput, did_you_mean, pip_advice, raise_all
 from equipoise.models.programs import ONNX, PROGRAM, exported_in, load_onnx, onnx_file_and_output
 from equipoise.models.score import OneOutput, output_named
@@ -292,7 +293,7 @@ def load_transform(named: str, code: Code | None = None) -> Transform:
         if is_factory and callable(transform) and not _required_arguments(transform):
             with running(code):
                 transform = transform()
-    return as_transform(transform, named, code.path, code.sha256)
+    return Transform.of(transform, named, code.path, code.sha256)
 
 
 def _required_arguments(function: Callable[..., object]) -> list[str]:

@@ -18,7 +18,7 @@ import pandas as pd
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from equipoise import __version__
-from equipoise.data import sha256, sha256_of, without_folders
+from equipoise.disk import sha256, sha256_of, without_folders
 from equipoise.measures import Audit, Estimate, LabelAudit, group_estimate
 from equipoise.report import document as doc
 from equipoise.report.audits import UNKNOWN_ESTIMATE, LabelSections, labels_table, performance_rows, underdiagnosis_parts

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from equipoise.comparison import Comparison, ScoreComparison
-from equipoise.data import folders, write_text
+from equipoise.disk import folders, write_text
 from equipoise.measures import Audit, Monitoring, read_audit
 from equipoise.methods import Candidate
 from equipoise.report.audit_pages import Origin, audit_document

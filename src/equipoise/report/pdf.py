@@ -28,7 +28,7 @@ from typing import Any, NoReturn
 
 from markupsafe import Markup
 
-from equipoise.data import atomic_path
+from equipoise.disk import atomic_path
 from equipoise.errors import BadInput
 from equipoise.report.text import short
 

@@ -12,7 +12,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from equipoise.data import Cohort, atomic_path, read_bytes, sha256, user_cache
+from equipoise.data import Cohort
+from equipoise.disk import atomic_path, read_bytes, sha256, user_cache
 from equipoise.errors import BadInput, Misuse, pick
 from equipoise.studies.sets import File, Recipe, locate
 from equipoise.studies.sets.chest_xrays import CHEST_XRAYS

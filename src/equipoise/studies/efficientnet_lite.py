@@ -21,7 +21,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from equipoise.data import Norm, sha256
+from equipoise.data import Norm
+from equipoise.disk import sha256
 from equipoise.errors import BadInput, MissingExtra, pick
 from equipoise.models import Backbone, load_weights
 

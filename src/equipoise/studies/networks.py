@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from equipoise.data import child_seed, sha256
+from equipoise.data import child_seed
+from equipoise.disk import sha256
 from equipoise.errors import BadInput
 from equipoise.models import Backbone, build, initial_mlp
 

@@ -42,7 +42,8 @@ from typing import Annotated, Any, Self, get_type_hints
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, TypeAdapter, ValidationError, field_validator, model_validator
 from pydantic import ValidationInfo as Info
 
-from equipoise.data import Cohort, Columns, read_cohort, sha256, user_cache
+from equipoise.data import Cohort, Columns, read_cohort
+from equipoise.disk import sha256, user_cache
 from equipoise.errors import BadInput, UnknownName, collecting, did_you_mean, pick, raise_all
 from equipoise.measures import AT_THRESHOLD, canonical_name
 from equipoise.methods import DEFAULT_SELECTION, METHODS, SELECTIONS, Goal

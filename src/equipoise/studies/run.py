@@ -27,7 +27,8 @@ from typing import Any, TypeAlias
 
 import torch
 
-from equipoise.data import Images, count_by_kind, uninterrupted
+from equipoise.data import Images
+from equipoise.disk import uninterrupted
 from equipoise.errors import BadInput, EquipoiseError, MissingExtra, first_line, pick
 from equipoise.models import computing_on, requested_device
 from equipoise.studies.networks import MLP
@@ -229,7 +230,7 @@ class _Run:
 
             cohort = data.load(self.root, more)
             if isinstance(cohort.source, Images) and cohort.source.broken:
-                self.folder.note_broken(name, count_by_kind(cohort.source.broken.values()))
+                self.folder.note_broken(name, cohort.source.broken_kinds)
             self.cohorts[name] = pickle.dumps(cohort, protocol=5)
         return self.cohorts[name]
 

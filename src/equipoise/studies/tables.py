@@ -20,7 +20,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from equipoise.data import atomic_path, write_text
+from equipoise.disk import atomic_path, write_text
 from equipoise.methods import METHODS
 from equipoise.report import interval, p_value_words, plural, printable
 from equipoise.studies.plan import Plan

@@ -17,7 +17,8 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch import nn
 
-from equipoise.data import Attribute, Cohort, Tensors, child_seed, generator, write_text
+from equipoise.data import Attribute, Cohort, Tensors, child_seed, generator
+from equipoise.disk import write_text
 from equipoise.errors import raise_all
 from equipoise.models import Progress, Training, predict, train
 from equipoise.studies import small_cnn

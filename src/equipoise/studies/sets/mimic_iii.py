@@ -39,7 +39,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from equipoise.data import Attribute, Cohort, FloatArray, IntArray, Table
+from equipoise.data import Attribute, Cohort, FeatureTable, FloatArray, IntArray
 from equipoise.errors import BadInput, collecting, first_line, pick, raise_all
 from equipoise.studies.sets import PHYSIONET, File, Recipe
 
@@ -398,7 +398,7 @@ def mimic_iii(
         gcs = measured.pop("gcs_min")
         measured = measured.assign(**{f"gcs_min={level}": (gcs == level).astype(float).where(gcs.notna()) for level in GCS_LEVELS})
     return Cohort(
-        Table(pd.concat([measured, fixed], axis=1)),
+        FeatureTable(pd.concat([measured, fixed], axis=1)),
         stays["hospital_expire_flag"].to_numpy(np.int64),
         (group,),
         stays["subject_id"].to_numpy(dtype=object),

@@ -21,7 +21,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from equipoise.data import Attribute, Cohort, FloatArray, IntArray, Table, read_bytes
+from equipoise.data import Attribute, Cohort, FeatureTable, FloatArray, IntArray
+from equipoise.disk import read_bytes
 from equipoise.errors import BadInput, did_you_mean, raise_all
 from equipoise.studies.sets import File, Recipe, locate, number_problems
 
@@ -64,7 +65,7 @@ def _published(name: str, features: pd.DataFrame, label: npt.ArrayLike, attribut
     features = features.astype(float).reset_index(drop=True)
     if not attribute_as_input:
         features = features.drop(columns=attribute.name)
-    return Cohort(Table(features), np.asarray(label, dtype=np.int64), (attribute,), None, ids, name=name)
+    return Cohort(FeatureTable(features), np.asarray(label, dtype=np.int64), (attribute,), None, ids, name=name)
 
 
 def adult(root: Path, *, attribute_as_input: bool = True) -> Cohort:
@@ -267,7 +268,7 @@ def _simulated(inputs: pd.DataFrame, y: IntArray, a: IntArray, attribute_as_inpu
     if attribute_as_input:
         inputs = inputs.assign(A=a.astype(float))
     # Not Attribute.of: a very small sample may lack a group, which the measures report.
-    return Cohort(Table(inputs), y, (Attribute("A", ("A=1", "A=0"), 1 - a),), name=name)
+    return Cohort(FeatureTable(inputs), y, (Attribute("A", ("A=1", "A=0"), 1 - a),), name=name)
 
 
 def _rng(seed: int, purpose: str) -> np.random.Generator:

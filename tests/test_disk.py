@@ -8,8 +8,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from equipoise.data import atomic_path, check_writable, read_table, user_cache, write_text
-from equipoise.data.files import read_bytes
+from equipoise.data import read_table
+from equipoise.disk import atomic_path, check_writable, read_bytes, user_cache, write_text
 from equipoise.errors import BadInput
 from support.facts import facts, suggests
 
