@@ -24,7 +24,6 @@ import numpy.typing as npt
 import pandas as pd
 
 from equipoise.data.attribute import level_name, precision_problem, to_numbers
-from equipoise.data.columns import repeated
 from equipoise.disk import LIMIT_VARIABLE, MAX_TABLE_BYTES, file_too_large, max_table_bytes, no_such_file, read_bytes
 from equipoise.errors import BadInput, first_line
 
@@ -277,7 +276,7 @@ def _read_csv(path: Path, limit: int) -> "tuple[bytes, CsvFormat]":
 
 
 def _check_unique(names: Sequence[str], path: Path) -> None:
-    if again := repeated(names):
+    if again := sorted(name for name in {*names} if names.count(name) > 1):
         raise BadInput(f"{path} has the columns {', '.join(map(repr, again))} more than once. Rename all but one of each.")
 
 
