@@ -132,7 +132,7 @@ def changed(where: Any, name: str, value: Any) -> Iterator[None]:
 
 
 def without(splits: int, names: Sequence[str]) -> None:
-    probed, gaps = bias_problem.probed, bias_problem.Problem.gaps
+    probed, gaps = bias_problem.fit_probes, bias_problem.Problem.gaps
 
     def in_sample(*given: Any) -> bias_problem.Problem:
         problem = probed(*given)
@@ -150,8 +150,8 @@ def without(splits: int, names: Sequence[str]) -> None:
         return found if np.abs(found).max() else gaps(problem, decisions)
 
     variants = {
-        "as it is": (bias_problem, "probed", probed),
-        "no cross-fitting": (bias_problem, "probed", in_sample),
+        "as it is": (bias_problem, "fit_probes", probed),
+        "no cross-fitting": (bias_problem, "fit_probes", in_sample),
         "the label from the network's score alone": (eq.models, "fit_probe", recalibrated),
         "gaps as the probes believe them": (bias_problem.Problem, "gaps", believed),
     }

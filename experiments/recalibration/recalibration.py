@@ -20,7 +20,7 @@ import pandas as pd
 
 import equipoise as eq
 from equipoise.measures import Calibration
-from equipoise.methods import Goal, recalibrated, run_method
+from equipoise.methods import Goal, recalibrate_result, run_method
 from equipoise.models import predict
 
 SPLITS = 3
@@ -49,7 +49,9 @@ def rows_of(data: str) -> list[dict[str, object]]:
         seconds = (time.perf_counter() - start) / SPLITS
         for split, (candidate, model, part) in enumerate(zip(candidates, models, parts, strict=True)):
             start = time.perf_counter()
-            after = recalibrated(candidate, model, part.valid)  # the test set is not given to it: what follows is what a user would see
+            after = recalibrate_result(
+                candidate, model, part.valid
+            )  # the test set is not given to it: what follows is what a user would see
             took = time.perf_counter() - start
             changed = 0
             for cohort in (part.valid, part.test):

@@ -10,7 +10,7 @@ from equipoise.data import Cohort
 from equipoise.errors import BadInput, UnknownName
 from equipoise.measures import Rule
 from equipoise.methods import METHODS, LabelCandidate, Note, choose_method, choosing, driver, run_method
-from equipoise.methods.candidate import HeldOut
+from equipoise.methods.candidate import HeldOutDecisions
 from equipoise.methods.choosing import SURE
 from equipoise.methods.equalised_odds import EqualisedOdds, Steps
 from equipoise.methods.thresholds import GroupThresholds
@@ -190,7 +190,7 @@ def test_of_methods_that_cannot_be_told_apart_the_one_without_a_group_is_taken(p
         gap = after[women].mean() - after[~women].mean()
         values = {"gap_honest": [0.0, gap], "gap_se": 0.04, "performance_honest": [0.7, performance], "gap": [0.0, gap], "performance": 0.6}
         rule = GroupThresholds(("M", "F"), (0.5, 0.4), 0.5) if needs_group else standard.rule
-        return [replace(standard, trace=pd.DataFrame(values), chosen=chosen, held_out=HeldOut(before, after), rule=rule)]
+        return [replace(standard, trace=pd.DataFrame(values), chosen=chosen, held_out=HeldOutDecisions(before, after), rule=rule)]
 
     original, aware, blind = candidate(0, False, chosen=0), candidate(all_of_it, True), candidate(all_of_it - 1, False)
     assert choose_method([original, aware, blind], [rows]) == 2  # one patient more or less is no difference
@@ -240,7 +240,7 @@ def test_methods_whose_two_estimates_disagree_come_behind_and_probes_of_few_rows
         after = before.copy()
         after[others[:found]] = 1
         values = {"gap_honest": [-0.3, believed], "gap_se": 0.04, "performance_honest": 0.6, "gap": [-0.3, 0.0], "performance": 0.6}
-        return [replace(standard, method=method, trace=pd.DataFrame(values), chosen=1, held_out=HeldOut(before, after))]
+        return [replace(standard, method=method, trace=pd.DataFrame(values), chosen=1, held_out=HeldOutDecisions(before, after))]
 
     lucky, sound = candidate("pruning", 0.0, 0), candidate("bias-gda", -0.03, all_of_it)  # nothing is left of the first on held-out rows
     assert choose_method([lucky, sound], [rows]) == 1

@@ -12,7 +12,7 @@ from equipoise.data import Cohort
 from equipoise.errors import BadInput
 from equipoise.methods import Note
 from equipoise.methods import blind_rule as bias_problem
-from equipoise.methods.blind_rule import probed
+from equipoise.methods.blind_rule import fit_probes
 from equipoise.models import ReadOnce, fit_probe, folds_of, reading_of
 from support.facts import facts
 from support.goals import paper_goal
@@ -43,7 +43,7 @@ def test_the_train_part_helps_to_tell_the_groups_apart():
     model = _sees_one()
     reading, folds = reading_of(model, valid.inputs, "inputs"), folds_of(valid, 5, 0)
     alone, helped = (
-        probed(valid, paper_goal("eod"), reading, folds, ReadOnce(model, valid.inputs), part).heads.groups[0] for part in (None, train)
+        fit_probes(valid, paper_goal("eod"), reading, folds, ReadOnce(model, valid.inputs), part).heads.groups[0] for part in (None, train)
     )
     x = test.inputs.double().numpy()
     loss = [-np.log(probe(x)[np.arange(len(x)), test.attribute.codes]).mean() for probe in (alone, helped)]
@@ -87,7 +87,7 @@ def test_groups_of_the_train_part_go_by_name():
     model = _sees_one()
     reading, folds = reading_of(model, valid.inputs, "inputs"), folds_of(valid, 5, 0)
     found = [
-        probed(valid, paper_goal("eod"), reading, folds, ReadOnce(model, valid.inputs), part).heads.groups[0]
+        fit_probes(valid, paper_goal("eod"), reading, folds, ReadOnce(model, valid.inputs), part).heads.groups[0]
         for part in (train, turned, wider)
     ]
     assert all(probe.more for probe in found)

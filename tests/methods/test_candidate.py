@@ -8,8 +8,8 @@ from equipoise.data import Attribute
 from equipoise.errors import BadInput, EmptyCell, UnknownName
 from equipoise.measures import at_threshold, tabulate
 from equipoise.methods import METHODS, Goal, select
-from equipoise.methods.choosing import lacking, merit
-from equipoise.methods.evaluation import NOISE, LabelResult, highest_threshold
+from equipoise.methods.choosing import merit, missed_limits
+from equipoise.methods.evaluation import RATE_NOISE, LabelResult, highest_threshold
 from equipoise.models import predict
 from support.facts import facts, says, suggests
 from support.goals import paper_goal
@@ -114,19 +114,19 @@ def test_keeping_the_best_so_far_ends_where_selection_points_when_rates_are_kept
             assert spare[chosen.row] >= 0
 
 
-@pytest.mark.parametrize(("short", "kept"), [(0.0, True), (NOISE, True), (2 * NOISE, False)])
+@pytest.mark.parametrize(("short", "kept"), [(0.0, True), (RATE_NOISE, True), (2 * RATE_NOISE, False)])
 def test_a_rate_is_kept_up_to_the_tolerance(short: float, kept: bool):
     goal = paper_goal("eod", min_performance=0.6, keep={"tpr": "before"})
     assert select(_trace([0.1], [0.8]).assign(spare=[-short]), goal).met is kept
     result = LabelResult(0.1, 0.8, 0.5, -short)
     assert merit([result], [goal])[0] == 2 * kept
-    assert (lacking(result, goal, goal) == ()) is kept
+    assert (missed_limits(result, goal, goal) == ()) is kept
 
 
 def test_a_performance_at_its_minimum_and_a_gap_at_its_maximum_lack_nothing():
     goal = paper_goal("eod", min_performance=0.75, max_gap=0.125)
-    assert lacking(LabelResult(-0.125, 0.75, 0.5), goal, goal) == ()
-    kinds = [note.kind for note in lacking(LabelResult(-0.126, 0.74, 0.5), goal, goal)]
+    assert missed_limits(LabelResult(-0.125, 0.75, 0.5), goal, goal) == ()
+    kinds = [note.kind for note in missed_limits(LabelResult(-0.126, 0.74, 0.5), goal, goal)]
     assert kinds == ["too_low", "too_large"]
 
 

@@ -21,10 +21,10 @@ from equipoise.methods import (
     make_settings,
     run_method,
 )
-from equipoise.methods.choosing import constant, refused
+from equipoise.methods.choosing import is_constant, newly_constant
 from equipoise.methods.contract import NoSettings
 from equipoise.methods.driver import step_decisions
-from equipoise.methods.thresholds import GROUPS, GroupThresholds
+from equipoise.methods.thresholds import GROUP_THRESHOLDS, GroupThresholds
 from equipoise.models import predict
 from support.goals import paper_goal
 from support.networks import biased_cohort, trained
@@ -34,16 +34,16 @@ from support.notes import note_of
 def test_the_same_for_everybody_or_for_every_group_is_constant():
     codes = np.array([0, 0, 0, 1, 1, -1])
     rows = np.array([[0, 0, 0, 0, 0, 0], [1, 1, 1, 0, 0, 1], [0, 0, 1, 1, 1, 0], [0, 0, 0, 0, 0.5, 0], [0.3, 0.3, 0.3, 0.7, 0.7, 0.5]])
-    assert constant(rows, codes).tolist() == [True, True, False, False, True]
-    assert refused(rows[[2, 0, 1, 3]], codes).tolist() == [False, True, True, False]
-    assert not refused(rows[[1, 0, 2]], codes).any()  # the original was constant itself
+    assert is_constant(rows, codes).tolist() == [True, True, False, False, True]
+    assert newly_constant(rows[[2, 0, 1, 3]], codes).tolist() == [False, True, True, False]
+    assert not newly_constant(rows[[1, 0, 2]], codes).any()  # the original was constant itself
 
 
 def _always(kind: str):
     """A method whose only rule decides the same for everybody, or by the group only."""
 
     def run(scores, goal: Goal, _settings: NoSettings) -> Fit:
-        own = METHODS[GROUPS].run(scores, goal, NoSettings())
+        own = METHODS[GROUP_THRESHOLDS].run(scores, goal, NoSettings())
         original = Threshold(float(own.trace["threshold"].iloc[0]))
         levels = scores.attribute.levels
         rule = Threshold(NEVER) if kind == "never" else GroupThresholds(levels, (0.0, *[NEVER] * (len(levels) - 1)), 0.0)
@@ -68,7 +68,7 @@ def test_what_a_method_delivers_is_never_constant(always: str, selection: str):
     found = debias(model, parts.valid, method=always, measure="spd", min_performance=0.1, selection=selection)
     assert found.chosen == 0
     decisions = found.rule.decide(predict(found.model, parts.valid))
-    assert not constant(decisions, parts.valid.attribute.codes)
+    assert not is_constant(decisions, parts.valid.attribute.codes)
     original = predict(model, parts.valid)
     assert np.array_equal(decisions, original.score >= found.trace["threshold"].iloc[0])
     if selection == "paper":
@@ -84,8 +84,8 @@ def test_bias_score_never_chooses_a_step_that_is_constant(rows: int):
     settings = make_settings("bias-score", {"folds": 2, "steps": 6})
     found = METHODS["bias-score"].run(model, cohort, paper_goal("spd", min_performance=0.0), settings, Rng(0), None)
     made = found.rule.decide(predict(model if found.model is None else found.model, cohort))
-    assert not constant(made, cohort.attribute.codes)
-    assert constant(step_decisions(found.steps, model, cohort), cohort.attribute.codes).any()
+    assert not is_constant(made, cohort.attribute.codes)
+    assert is_constant(step_decisions(found.steps, model, cohort), cohort.attribute.codes).any()
 
 
 def _steps(_model, data, _goal, _settings, _rng):

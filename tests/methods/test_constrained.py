@@ -14,7 +14,7 @@ from equipoise.errors import BadInput, UnknownName
 from equipoise.measures import gap_values, tabulate
 from equipoise.measures.sweeps import gap_functional
 from equipoise.methods import Data, Goal, Label, run_method
-from equipoise.methods.constrained import PACE, ConstrainedSettings, _Balance, expected_weights, posterior, slope
+from equipoise.methods.constrained import RESPONSE_STEPS, ConstrainedSettings, LagrangianState, expected_weights, posterior, slope
 from equipoise.methods.evaluation import Evaluation
 from equipoise.models import Repairable, predict, ranks
 from equipoise.models.repairable import RepairableMLP
@@ -68,7 +68,7 @@ def test_the_gradient_is_that_of_the_lagrangian_by_autograd(problem):
     labels = Label.of(cohort, paper_goal("eod"))
     scores = networks.evaluate()
     threshold = 0.4
-    balance = _Balance(begun(cohort, paper_goal("eod"), scores, threshold), ConstrainedSettings(teacher=0.3, penalty=2.0))
+    balance = LagrangianState(begun(cohort, paper_goal("eod"), scores, threshold), ConstrainedSettings(teacher=0.3, penalty=2.0))
     balance.update(decided(scores, 0.55), steps=10)
     networks.logit_gradient(torch.arange(n), slope, *balance.of(torch.arange(n)))
     ours = flat(p.grad for p in networks.model.parameters())
@@ -87,7 +87,7 @@ def test_the_gradient_is_that_of_the_lagrangian_by_autograd(problem):
     for group in ("F1", "F2"):
         rates = [(f * p)[cohort.groups == g].sum() / cohort.y[cohort.groups == g].sum() for g in (group, "M")]
         gap = np.subtract(*[hard[(cohort.groups == g) & (cohort.y == 1)].mean() for g in (group, "M")])
-        multiplier = 10 / PACE * 2.0 * gap
+        multiplier = 10 / RESPONSE_STEPS * 2.0 * gap
         pressure = pressure + (multiplier + 2.0 * gap) * (rates[0] - rates[1])
     expected = flat(torch.autograd.grad(task + pressure, list(own.parameters())))
     assert expected.norm() > 0.1
@@ -131,10 +131,10 @@ def test_multipliers_gather_the_hard_gap_of_every_group(problem):
     scores = predict(model, cohort)
     gaps = gap_values("spd", tabulate(scores.score >= 0.5, cohort.y, cohort.attribute))
     at_half = (scores.score, 0.5)
-    balance = _Balance(begun(cohort, paper_goal("spd"), *at_half), ConstrainedSettings(penalty=3.0))
+    balance = LagrangianState(begun(cohort, paper_goal("spd"), *at_half), ConstrainedSettings(penalty=3.0))
     for _ in range(2):
         balance.update(decided(*at_half), steps=5)
-    np.testing.assert_allclose(np.concatenate([side.multipliers for side in balance.sides]), 2 * 5 / PACE * 3.0 * gaps)
+    np.testing.assert_allclose(np.concatenate([side.multipliers for side in balance.sides]), 2 * 5 / RESPONSE_STEPS * 3.0 * gaps)
     assert abs(gaps[0] - gaps[1]) > 0.01
 
 

@@ -12,7 +12,7 @@ from equipoise.measures import at_threshold, gap_values, largest_gap, performanc
 from equipoise.methods import METHODS, Goal, Outcome
 from equipoise.methods.rules import fit_steps
 from equipoise.methods.step_estimates import StepEstimates
-from equipoise.methods.steps import _halves, aligned, rungs
+from equipoise.methods.steps import _halves, align, rungs
 from equipoise.methods.thresholds import group_thresholds as fit
 from equipoise.models import predict
 from support.bootstrap import bootstrap_cells
@@ -243,10 +243,10 @@ def test_steps_stand_for_shares_of_the_original_gap():
 
 def test_steps_of_two_halves_meet_at_the_same_share_or_as_far_as_they_got():
     whole, far, near = (pd.DataFrame({"step": steps}) for steps in ([0, 3, 9, 20], [0, 4, 8, 12, 20, 23], [0, 2]))
-    shares, rows = aligned([far, near, whole], numbered=True)
+    shares, rows = align([far, near, whole], numbered=True)
     assert shares == [0, 3, 9, 20]
     assert rows == [[0, 0, 2, 4], [0, 1, 1, 1], [0, 1, 2, 3]]
     gaps = [pd.DataFrame({"gap": gap, "performance": 0.5}) for gap in ([-0.2, -0.1, 0.0], [0.1, 0.09], [-0.1, -0.05, 0.0])]
-    shares, rows = aligned(gaps, numbered=False)
+    shares, rows = align(gaps, numbered=False)
     assert shares == [0, 1, 11]
     assert rows == [[0, 1, 2], [0, 1, 1], [0, 1, 2]]

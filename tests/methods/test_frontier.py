@@ -12,7 +12,7 @@ from equipoise.measures import at_threshold, gap_values, performance_values, tab
 from equipoise.methods import METHODS, Fit, Goal, make_settings
 from equipoise.methods.contract import Rng
 from equipoise.methods.driver import step_decisions
-from equipoise.methods.rules import SHARES, along, half_rows, windows
+from equipoise.methods.rules import REMOVED_SHARES, half_rows, windows, with_steps
 from equipoise.models import ReadOnce, bias_scores, predict
 from support.goals import paper_goal
 from support.networks import biased_cohort
@@ -28,7 +28,7 @@ def _scores(n: int, groups: int = 2, seed: int = 0, digits: int = 6) -> Scores:
 
 
 def _frontier(name: str, scores: Scores, goal: Goal) -> Fit:
-    return along(METHODS[name].run(scores, goal, make_settings(name, {})), name, scores)
+    return with_steps(METHODS[name].run(scores, goal, make_settings(name, {})), name, scores)
 
 
 def _cells(rule, scores: Scores):
@@ -40,9 +40,9 @@ def _cells(rule, scores: Scores):
 def test_every_row_of_the_trace_is_a_rule_and_the_last_is_the_goals_own(name, groups):
     scores, goal = _scores(300, groups), paper_goal("eod", max_loss=0.05)
     own, found = METHODS[name].run(scores, goal, make_settings(name, {})), _frontier(name, scores, goal)
-    assert found.trace["step"].tolist() == list(range(len(SHARES) + 2))
+    assert found.trace["step"].tolist() == list(range(len(REMOVED_SHARES) + 2))
     assert len(found.steps) == len(found.trace)
-    assert (found.rule, found.goal, found.met, found.chosen) == (own.rule, own.goal, own.met, len(SHARES) + 1)
+    assert (found.rule, found.goal, found.met, found.chosen) == (own.rule, own.goal, own.met, len(REMOVED_SHARES) + 1)
     assert found.steps[-1].rule == own.rule
     original = at_threshold(scores.score, own.trace["threshold"].iloc[0])
     assert np.array_equal(found.steps[0].rule.decide(scores), original)
@@ -63,7 +63,7 @@ def test_steps_keep_their_share_of_the_gap_on_its_side_of_zero(name, measure):
     assert abs(gap) > 0.1
     if name == "equalised-odds" and measure == "spd":
         return  # it bounds sensitivity and false positive rate, of which a gap in selection rate is a mixture
-    for share, step in zip(SHARES, found.steps[1:-1], strict=True):
+    for share, step in zip(REMOVED_SHARES, found.steps[1:-1], strict=True):
         low, high = windows(np.array([gap]), share, slack)
         (left,) = gap_values(measure, _cells(step.rule, scores))
         assert low[0] - 1e-8 <= left <= high[0] + 1e-8
@@ -80,7 +80,7 @@ def test_group_thresholds_are_the_best_of_all_in_every_window():
         tried = np.array(list(product(*cuts)))
         cells = tabulate((scores.score >= tried[:, scores.attribute.codes]).astype(float), scores.y, scores.attribute)
         gaps, performance = gap_values("eod", cells), performance_values("balanced_accuracy", cells)
-        for share, row in zip(SHARES, found.trace["performance"].iloc[1:-1], strict=True):
+        for share, row in zip(REMOVED_SHARES, found.trace["performance"].iloc[1:-1], strict=True):
             low, high = windows(gap_values("eod", before), share, half_rows("eod", before))
             inside = ((gaps >= low - 1e-9) & (gaps <= high + 1e-9)).all(-1)
             assert row == pytest.approx(performance[inside].max(), abs=1e-9)

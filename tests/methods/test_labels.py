@@ -13,7 +13,7 @@ from equipoise.data import Cohort, split
 from equipoise.errors import BadInput
 from equipoise.measures import performance_values, tabulate, worst_gap
 from equipoise.methods import ALL_AT_ONCE, METHODS
-from equipoise.methods.evaluation import winning
+from equipoise.methods.evaluation import argmax_thresholds
 from equipoise.models import ManyBiasScores, OneOutput, to_onnx
 from support.facts import facts, suggests
 from support.multilabel import CLASSES, LABELS, QUICK, classes_cohort, fitted, labels_cohort, labels_frame, network
@@ -284,8 +284,8 @@ def test_parts_are_stratified_by_class_and_carry_the_labels(classes):
 
 def test_of_equal_classes_the_first_wins():
     p = np.array([[0.4, 0.4, 0.2], [0.1, 0.45, 0.45], [1 / 3, 1 / 3, 1 / 3]])
-    assert np.array_equal((p >= winning(p)).argmax(1), p.argmax(1))
-    assert ((p >= winning(p)).sum(1) == 1).all()
+    assert np.array_equal((p >= argmax_thresholds(p)).argmax(1), p.argmax(1))
+    assert ((p >= argmax_thresholds(p)).sum(1) == 1).all()
 
 
 def test_a_network_that_tells_nothing_has_no_recall_to_boast_of(classes):

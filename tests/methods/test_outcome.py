@@ -14,7 +14,7 @@ from equipoise.errors import BadInput
 from equipoise.measures import AuditSpec, Paired
 from equipoise.measures.intervals import wilson
 from equipoise.methods import Goal, Judgement, Outcome, joint_met, joint_outcome, judge, performance_limit
-from equipoise.methods.evaluation import NOISE
+from equipoise.methods.evaluation import RATE_NOISE
 from support.goals import paper_goal
 
 FloatArray = npt.NDArray[np.float64]
@@ -278,8 +278,8 @@ def test_a_limit_that_is_reached_exactly_is_kept():
 
 
 def test_a_gap_is_within_its_maximum_up_to_the_tolerance_of_counts_over_counts():
-    just, more = 0.25 - NOISE, 0.25 - 2 * NOISE
-    assert just + NOISE == 0.25
+    just, more = 0.25 - RATE_NOISE, 0.25 - 2 * RATE_NOISE
+    assert just + RATE_NOISE == 0.25
     for most, met in ((just, True), (more, False)):
         goal = paper_goal("eod", max_gap=most)
         assert by_hand({"M": 0.75, "F": 0.25}, {"M": 0.75, "F": 0.5}, 16, goal).met is met
@@ -410,7 +410,7 @@ def test_a_gap_was_clear_where_its_interval_excludes_zero_on_either_side():
 def test_a_gap_is_larger_where_it_grew_by_more_than_the_tolerance():
     found = by_hand({"M": 0.8, "F": 0.6}, {"M": 0.8, "F": 0.75}, 500)
     (gap,) = found.gaps
-    for value, larger in ((0.25 + NOISE, False), (0.25 + 2 * NOISE, True)):
+    for value, larger in ((0.25 + RATE_NOISE, False), (0.25 + 2 * RATE_NOISE, True)):
         grown = replace(gap, before=replace(gap.before, value=-0.25), after=replace(gap.after, value=-value))
         assert replace(found, gaps=(grown,)).larger is larger
 

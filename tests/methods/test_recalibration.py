@@ -11,7 +11,7 @@ from torch import nn
 import equipoise as eq
 from equipoise.data import Cohort, Scores
 from equipoise.measures import Calibration, LogitMap, Threshold, logit_map
-from equipoise.methods import Candidate, LabelCandidate, recalibrated
+from equipoise.methods import Candidate, LabelCandidate, recalibrate_result
 from equipoise.methods.eq_debias import _between
 from equipoise.models import OneOutput, predict
 from support.goals import paper_goal
@@ -37,7 +37,7 @@ def _linear(bias: float = 0.0, sign: float = 1.0) -> nn.Module:
 def test_scores_become_probabilities_and_no_decision_changes():
     repair, test = biased_cohort(900, 1), biased_cohort(4000, 2)
     before = _shifted(_linear(2.0), Threshold(0.97))
-    found = recalibrated(before, {"": _linear()}, repair)
+    found = recalibrate_result(before, {"": _linear()}, repair)
     for cohort in (repair, test):
         old, new = predict(before.model, cohort), predict(found.model, cohort)
         assert np.array_equal(before.rule.decide(old), found.rule.decide(new))
@@ -54,7 +54,7 @@ def test_scores_become_probabilities_and_no_decision_changes():
     real = Calibration.of(predict(found.model, test).score, test.y)
     assert (real.in_the_large, real.slope) == pytest.approx((0.0, 1.0), abs=0.15)
     assert about.to_dict()["rows"] == about.to_dict()["checked"] == len(repair)
-    assert recalibrated(before, {"": _linear()}, repair, also=[test]).recalibration.checked == len(repair) + len(test)
+    assert recalibrate_result(before, {"": _linear()}, repair, also=[test]).recalibration.checked == len(repair) + len(test)
     assert found.trace["threshold"].iloc[1] == found.rule.value  # what the trace says of the chosen step is true of what is delivered
     assert found.rule.origin == before.rule.origin
 
@@ -66,11 +66,11 @@ def test_the_original_and_rules_for_it_are_left_as_they_are():
         _shifted(_linear(), Threshold(0.6), "group-thresholds"),
         Candidate({"": replace(_shifted(_linear(), Threshold(0.6)).only, method="auto", ran_as="equalised-odds")}, _linear()),
     ):
-        assert recalibrated(candidate, {"": _linear()}, repair) is candidate
+        assert recalibrate_result(candidate, {"": _linear()}, repair) is candidate
 
 
 def test_scores_that_fall_with_the_risk_are_left_with_a_note():
-    found = recalibrated(_shifted(_linear(sign=-1.0), Threshold(0.4)), {"": _linear()}, biased_cohort(400))
+    found = recalibrate_result(_shifted(_linear(sign=-1.0), Threshold(0.4)), {"": _linear()}, biased_cohort(400))
     assert found.recalibration is None
     assert note_of(found.notes, "not_recalibrated").subject == "no_increasing_map"
 
@@ -88,7 +88,7 @@ def test_scores_that_become_one_by_rounding_are_left_with_a_note():
     lower, upper = predict(model, cohort).score[:2]
     assert lower < upper
     before = _shifted(model, Threshold((lower + upper) / 2))
-    found = recalibrated(before, {"": model}, cohort)
+    found = recalibrate_result(before, {"": model}, cohort)
     assert note_of(found.notes, "not_recalibrated").subject == "scores_collide"
     assert (found.model, found.rule, found.recalibration) == (before.model, before.rule, None)
 
@@ -120,7 +120,7 @@ def test_every_label_has_a_map_of_its_own():
     options = {"method": "constrained", "measure": "eod", "selection": "paper", "max_loss": 0.1, "epochs": 4}
     plain = eq.debias(model, cohort, recalibrate=False, **options)
     assert plain.chosen > 0
-    found = recalibrated(plain, {name: OneOutput(model, at, output="logit") for at, name in enumerate(LABELS)}, cohort, also=[test])
+    found = recalibrate_result(plain, {name: OneOutput(model, at, output="logit") for at, name in enumerate(LABELS)}, cohort, also=[test])
     maps = {found.labels[name].recalibration.map for name in LABELS}
     assert len(maps) == len(LABELS)
     assert list(found.model.state_dict()) == list(plain.model.state_dict())
@@ -143,7 +143,7 @@ def test_a_network_without_a_layer_for_it_is_wrapped_and_several_labels_of_one_a
         assert note_of(own.notes, "not_recalibrated").subject == "no_layer_for_it"
     one = cohort.labelled(LABELS[0])
     view = OneOutput(model, 0, output="logit")
-    alone = recalibrated(_shifted(view, Threshold(0.5)), {"": view}, one)
+    alone = recalibrate_result(_shifted(view, Threshold(0.5)), {"": view}, one)
     assert not alone.recalibration.folded
     assert isinstance(one, Cohort)
 
@@ -158,7 +158,7 @@ def test_labels_that_the_network_has_learnt_by_heart_do_not_make_it_sure():
         model.weight[0, 5] = 6.0  # reads what only these rows have
     new = replace(test, source=torch.cat([test.inputs[:, :5], torch.zeros(len(test), 1)], 1))
     original = _linear(-2.0)
-    found = recalibrated(_shifted(model, Threshold(0.5)), {"": original}, known)
+    found = recalibrate_result(_shifted(model, Threshold(0.5)), {"": original}, known)
     scores = predict(found.model, new)
     right = Calibration.of(scores.score, new.y)
     hard = logit_map(predict(model, known).score, known.y)(predict(model, new).score)

@@ -6,7 +6,7 @@ import pytest
 from equipoise.data import Scores
 from equipoise.measures import Threshold, gap_values, largest_gap, performance_values, tabulate
 from equipoise.methods import Goal
-from equipoise.methods.rules import along
+from equipoise.methods.rules import with_steps
 from equipoise.methods.thresholds import single_threshold as fit
 from support.goals import paper_goal
 
@@ -63,7 +63,7 @@ def test_it_is_the_best_of_all_thresholds(measure, limits):
 
 def test_the_grid_begins_with_the_threshold_in_use_and_every_step_can_be_delivered():
     scores, goal = _scores(1, 200), paper_goal("eod", threshold=0.6)
-    found = along(fit(scores, goal), "single-threshold", scores)
+    found = with_steps(fit(scores, goal), "single-threshold", scores)
     assert found.steps[0].rule.value == 0.6
     assert len(found.steps) == len(found.trace) == 22
     for step, row in zip(found.steps, found.trace.itertuples(), strict=True):

@@ -7,7 +7,7 @@ import torch
 
 from equipoise.data import FEW_ROWS, Cohort
 from equipoise.measures import units_of
-from equipoise.methods.small_cells import advice, cells_of, gap_error, merging
+from equipoise.methods.small_cells import advice, advise_merging, cells_of, gap_error
 from equipoise.methods.step_estimates import StepEstimates
 from support.facts import says
 from support.goals import paper_goal
@@ -71,7 +71,7 @@ def test_both_labels_count_where_the_measure_needs_both():
 def test_of_an_intersection_the_attributes_alone_are_offered():
     frame = pd.DataFrame({"x": 0.0, "y": [0, 1] * 40, "sex": ["F", "F", "M", "M"] * 20, "race": ["a"] * 70 + ["b"] * 10})
     cohort = Cohort.from_frame(frame, label="y", group=["sex", "race"], reference=["M", "a"])
-    said = merging(cohort, cells_of(cohort, ("selection",)))
+    said = advise_merging(cohort, cells_of(cohort, ("selection",)))
     assert says(said, "'F & b' (4 rows) and 'M & b' (6 rows)", "sex, race")
 
 

@@ -10,8 +10,17 @@ from equipoise.data import Cohort
 from equipoise.errors import BadInput
 from equipoise.measures import gap_values, sweep
 from equipoise.methods import METHODS, run_method
-from equipoise.methods.evaluation import Data, decided_at
-from equipoise.methods.step_control import AFTER, MOST_CHANGE, SHARE, TRIAL_BATCHES, UNIT, Control, smooth_gap, trials
+from equipoise.methods.evaluation import Data, decisions_at
+from equipoise.methods.step_control import (
+    ADAPTIVE_UNIT,
+    MOST_CHANGE,
+    STEP_SHARE,
+    TRIAL_BATCHES,
+    TRIALS_BEYOND_ZERO,
+    Control,
+    smooth_gap,
+    trials,
+)
 from equipoise.models import under_repair
 from support.goals import paper_goal
 from support.multilabel import fitted, labels_cohort
@@ -48,7 +57,7 @@ def test_a_trial_that_goes_too_far_is_restored_with_a_lower_rate():
     one = control(rate=1e-3)
     assert one.judge(gap_at(0.5), True) == (False, None)
     assert one.share == 0.0
-    assert one.rate == pytest.approx(1e-3 * SHARE / 0.5)
+    assert one.rate == pytest.approx(1e-3 * STEP_SHARE / 0.5)
     for _ in range(3):
         one.judge(gap_at(0.5), True)
     assert one.share == pytest.approx(0.5)  # no shorter way there, however low the rate
@@ -80,7 +89,7 @@ def test_a_change_of_sign_is_interpolated():
     assert one.rate == pytest.approx(1e-3 * 0.06 / 0.14)
     assert one.judge(gap_at(1.0), True) == (True, 20)
     assert not one.done  # a few steps beyond zero
-    for _ in range(AFTER + 1):
+    for _ in range(TRIALS_BEYOND_ZERO + 1):
         one.judge(gap_at(1.0), True)
     assert one.done
 
@@ -108,7 +117,7 @@ def test_the_smooth_gap_is_the_mean_over_thresholds_about_as_good_as_the_best(pr
     for threshold, performance in zip(swept.thresholds, swept.values["balanced_accuracy"], strict=True):
         if performance > best - error:  # NaN inside a run of equal scores is not
             chances.append(1 - (best - performance) / error)
-            gaps.append(gap_values("eod", label.cells(decided_at(now.scores, threshold)))[0])
+            gaps.append(gap_values("eod", label.cells(decisions_at(now.scores, threshold)))[0])
     assert len(gaps) > 3
     assert smooth_gap(data, now) == pytest.approx(np.average(gaps, weights=chances))
 
@@ -130,8 +139,8 @@ def test_the_gap_closes_from_any_learning_rate_and_performance_holds(method: str
         assert (trace["performance"] >= trace["performance"].iloc[0] - 0.08 - 1e-9).all()
         assert trace["step"].is_monotonic_increasing
         assert trace["step"].is_unique
-        assert found.pace == 100 * SHARE
-        assert METHODS[method].unit(found.settings) == UNIT
+        assert found.pace == 100 * STEP_SHARE
+        assert METHODS[method].unit(found.settings) == ADAPTIVE_UNIT
 
 
 def test_evaluations_are_limited(problems):
@@ -148,8 +157,8 @@ def test_steps_remove_about_as_much_as_their_number_says(problems):
     found = run_method("bias-gda", model, cohort, {"": paper_goal("spd", max_loss=0.05)}, seed=0)
     removed = 1 - found.trace["gap"] / found.trace["gap"].iloc[0]
     assert len(found.trace) > 8
-    assert np.corrcoef(found.trace["step"] * SHARE, removed)[0, 1] > 0.9
-    assert np.diff(found.trace["step"]).max() * SHARE <= MOST_CHANGE + SHARE
+    assert np.corrcoef(found.trace["step"] * STEP_SHARE, removed)[0, 1] > 0.9
+    assert np.diff(found.trace["step"]).max() * STEP_SHARE <= MOST_CHANGE + STEP_SHARE
 
 
 @pytest.mark.parametrize("kind", ["mlp", "cnn"])

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from equipoise.methods.step_control import UNIT
+from equipoise.methods.step_control import ADAPTIVE_UNIT
 from equipoise.studies import make_plan, save_trajectories
 from equipoise.studies.tables import axis_title, median_line, trajectories_figure
 
@@ -132,5 +132,5 @@ def test_the_median_ends_where_half_of_the_splits_have_ended() -> None:
 
 def test_the_axis_of_the_adaptive_schedule_counts_what_is_removed() -> None:
     plan = make_plan({"name": "x", "data": ["loh"], "methods": ["bias-gda", {"method": "pruning"}]})
-    assert axis_title(plan, pd.DataFrame({"pace": [5.0]}), "bias-gda") == UNIT
+    assert axis_title(plan, pd.DataFrame({"pace": [5.0]}), "bias-gda") == ADAPTIVE_UNIT
     assert axis_title(plan, pd.DataFrame({"pace": [None]}), "bias-gda") == "step"

@@ -322,7 +322,7 @@ def try_methods(
                 try:
                     if spec.recalibrate and job.is_network:  # both sets are at hand to check that no decision changes
                         views: Any = {own: job.model if label else task.labels[own].model for own in result.labels}
-                        result = methods.recalibrated(result, views, cast(Cohort, job.repair), also=[cast(Cohort, job.test)])
+                        result = methods.recalibrate_result(result, views, cast(Cohort, job.repair), also=[cast(Cohort, job.test)])
                     seconds = run.seconds[name] + time.perf_counter() - start
                     for own_label, own in result.labels.items():
                         own = replace(own, model=job.model) if own.rule_only else own  # an estimator is saved with its rule

@@ -25,7 +25,7 @@ from .driver import run_method as run_method
 from .driver import run_methods as run_methods
 from .eq_debias import debias as debias
 from .eq_debias import goals_of as goals_of
-from .eq_debias import recalibrated as recalibrated
+from .eq_debias import recalibrate_result as recalibrate_result
 from .evaluation import Data as Data
 from .evaluation import Label as Label
 from .goal import DEFAULT_MEASURE as DEFAULT_MEASURE

@@ -40,7 +40,7 @@ from equipoise.measures import FloatArray, is_quotient, labels_needed
 from equipoise.methods.contract import ALL_AT_ONCE, Rng, Speed, Step, Steps, Work, method, unknown_work, within_gap
 from equipoise.methods.evaluation import Data, Evaluation, single_precision
 from equipoise.methods.goal import Goal
-from equipoise.methods.step_control import adaptive, check_schedule, scheduled_unit
+from equipoise.methods.step_control import adaptive, check_schedule, schedule_unit
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -60,9 +60,9 @@ ZHANG = """@inproceedings{zhang2018mitigating,
   year      = {2018}
 }"""
 FINETUNE_EPOCHS = 16  # of the paper's schedule
-TURN = 8  # mini-batches of the network per trial of the adaptive schedule
-HARDER = 3.0  # factor of the critic's weight after a trial that did not reduce the gap
-AGAIN = 8  # after a trial, the critic is trained for 1 / AGAIN of its steps
+NETWORK_BATCHES = 8  # mini-batches of the network per trial of the adaptive schedule
+CRITIC_WEIGHT_GROWTH = 3.0  # factor of the critic's weight after a trial that did not reduce the gap
+CRITIC_RETRAINING = 8  # after a trial, the critic is trained for one eighth of its steps
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def finetune_cost(speed: Speed, settings: FinetuneSettings) -> Work:
     """The work: mini-batches for the critic and for the network, and one evaluation per epoch, or per trial of the adaptive schedule."""
     rows, batch = len(speed.repair), min(settings.batch, len(speed.repair))
     if settings.schedule == "adaptive":
-        turn = rows + batch * speed.backward * TURN  # the critic reads features that are computed once per turn
+        turn = rows + batch * speed.backward * NETWORK_BATCHES  # the critic reads features that are computed once per turn
         what = f"at most {settings.max_steps} evaluations of fine-tuning against a critic"
         return Work(settings.max_steps * (rows + turn), settings.max_steps, what)
     epochs = FINETUNE_EPOCHS if settings.epochs is None else settings.epochs
@@ -134,13 +134,13 @@ def finetune_cost(speed: Speed, settings: FinetuneSettings) -> Work:
     paper=SAVANI,
     within=lambda goals, settings: within_gap(goals, settings) if settings.schedule == "paper" else None,
     last=lambda settings: settings.schedule == "paper" and settings.restore == "last",
-    counts=scheduled_unit,
+    counts=schedule_unit,
     cost=finetune_cost,
     effort=12.0,
 )
 def adversarial_finetune(model: Repairable, data: Data, goal: Goal, settings: FinetuneSettings, rng: Rng) -> Steps:
     """A step per epoch of turns between the critic and the network."""
-    turns = _Turns(model, data, goal, settings, rng)
+    turns = CriticTurns(model, data, goal, settings, rng)
     if settings.schedule == "adaptive":  # short turns, each of which is a trial; the critic is trained further after each of them
         left = np.inf if settings.epochs is None else settings.epochs
         turns.train_critic(settings.critic_steps)
@@ -148,15 +148,15 @@ def adversarial_finetune(model: Repairable, data: Data, goal: Goal, settings: Fi
         def advance() -> bool:
             nonlocal left
             left -= 1
-            turns.train_network(TURN, None)
+            turns.train_network(NETWORK_BATCHES, None)
             return left > 0
 
         def follow(now: Evaluation, accepted: bool, slow: bool) -> None:
             if slow:
-                turns.weight *= HARDER
+                turns.weight *= CRITIC_WEIGHT_GROWTH
             if is_quotient(goal.measure) and accepted:
                 turns.follow(data.functional(now))
-            turns.train_critic(max(1, settings.critic_steps // AGAIN))
+            turns.train_critic(max(1, settings.critic_steps // CRITIC_RETRAINING))
 
         yield from adaptive(turns.model, data, turns.actor_optimiser, advance, follow, settings)
         return
@@ -169,7 +169,7 @@ def adversarial_finetune(model: Repairable, data: Data, goal: Goal, settings: Fi
             turns.follow(data.functional(now))
 
 
-class _Turns:
+class CriticTurns:
     """The critic's and the network's turns."""
 
     def __init__(self, model: Repairable, data: Data, goal: Goal, settings: FinetuneSettings, rng: Rng) -> None:

@@ -23,7 +23,7 @@ from equipoise.errors import pick
 from equipoise.methods.contract import ALL_AT_ONCE, MARCINKEVICS, Rng, Steps, method
 from equipoise.methods.evaluation import Data, Evaluation, single_precision
 from equipoise.methods.goal import Goal
-from equipoise.methods.step_control import check_schedule, scheduled, scheduled_unit, scheduled_work
+from equipoise.methods.step_control import check_schedule, schedule_steps, schedule_unit, schedule_work
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -58,10 +58,10 @@ class BiasGdaSettings:
     settings=BiasGdaSettings,
     title="fine-tuning on the gap alone, down or up (the paper's Algorithm 2)",
     paper=MARCINKEVICS,
-    counts=scheduled_unit,
+    counts=schedule_unit,
     needs_gap=True,
     labels=ALL_AT_ONCE,
-    cost=lambda speed, settings: scheduled_work(speed, settings, PAPER_EPOCHS, "at most "),
+    cost=lambda speed, settings: schedule_work(speed, settings, PAPER_EPOCHS, "at most "),
     effort=8.0,
     in_auto=4,
 )
@@ -84,4 +84,4 @@ def bias_gda(model: Repairable, data: Data, goal: Goal, settings: BiasGdaSetting
         if data.moving:
             pull = single_precision(data.pull(now))
 
-    yield from scheduled(model, data, shuffle, optimiser, descend, follow, settings, PAPER_EPOCHS, least, settings.stop_below)
+    yield from schedule_steps(model, data, shuffle, optimiser, descend, follow, settings, PAPER_EPOCHS, least, settings.stop_below)

@@ -37,9 +37,9 @@ from scipy.special import expit, softmax
 from equipoise.data import Cohort, Encoder, Rows, Scores
 from equipoise.errors import BadInput, pick
 from equipoise.measures import QUOTIENTS, FloatArray, Rule, is_quotient, performance_values, terms, worst_gap
-from equipoise.methods.choosing import WORST, plain_rule, refused, select
+from equipoise.methods.choosing import WORST, newly_constant, plain_rule, select
 from equipoise.methods.contract import ONE_BY_ONE, Fit, FitStep, Kind, Rng, Speed, Work, method
-from equipoise.methods.evaluation import Label, LabelResult, decided_at, trace_of
+from equipoise.methods.evaluation import Label, LabelResult, decisions_at, trace_of
 from equipoise.methods.goal import Goal, Note
 from equipoise.methods.rules import Cut, FittedRule, Groups
 
@@ -56,8 +56,8 @@ MENON = """@inproceedings{menon2018cost,
   booktitle = {Conference on Fairness, Accountability and Transparency},
   year      = {2018}
 }"""
-MEASURED = {True: 128, False: 2000}  # rows to time probes on, for images and tables: the time is linear in the rows only for many rows
-FINEST = 0.003  # smallest bound on |gap| used for choosing a threshold; less is within the noise of any data
+TIMED_ROWS = {True: 128, False: 2000}  # rows to time probes on, for images and tables: the time is linear in the rows only for many rows
+FINEST_GAP_BOUND = 0.003  # smallest bound on |gap| used for choosing a threshold; less is within the noise of any data
 LEAST_INTERCEPT = -1e4  # the intercept of a group without rows: JSON has no infinity
 Numbers = tuple[float, ...]
 
@@ -169,7 +169,7 @@ def probes_seconds(model: nn.Module | None, cohort: Rows, settings: BiasScoreSet
     from equipoise.models import ReadOnce, probe_seconds, product_device
 
     images = model is not None and len(cast(Cohort, cohort).inputs.shape) > 2
-    few = cohort.take(range(min(len(cohort), MEASURED[images])))
+    few = cohort.take(range(min(len(cohort), TIMED_ROWS[images])))
     network = None if model is None else ReadOnce(model, cast(Cohort, few).inputs)
     x, _ = probe_inputs(few, read_by(network, settings), network)
     folds, rows, groups = settings.folds, len(cohort), len(cohort.attribute.levels)
@@ -216,7 +216,7 @@ def bias_score(
 
     `network` holds the outputs of the network on the rows of the cohort, if they were computed before.
     """
-    from equipoise.methods.blind_rule import parity_path, path, probed  # late: registering the method does not need them
+    from equipoise.methods.blind_rule import fit_probes, parity_path, path  # late: registering the method does not need them
     from equipoise.models import BiasScore, ReadOnce, bias_scores, folds_of, output_kind, predict
 
     label = Label.of(cohort, goal)
@@ -224,9 +224,9 @@ def bias_score(
         network = ReadOnce(model, cast(Cohort, cohort).inputs)
     original = predict(model, cohort, raw=None if network is None else network.raw()).score
     start = label.original(original)
-    kept, start = label.keeping(decided_at(original, start.threshold), start)
+    kept, start = label.keeping(decisions_at(original, start.threshold), start)
     reading = read_by(network, settings)
-    problem = probed(cohort, goal, reading, folds_of(cohort, settings.folds, rng.seed), network, train)
+    problem = fit_probes(cohort, goal, reading, folds_of(cohort, settings.folds, rng.seed), network, train)
     # The minimum performance is counted from the held-out probes at no cost: what they lack there is not lost by the repair.
     plain = label.evaluate(problem.held_out.chance).performance
     settled = goal.settled(min(start.performance, plain))
@@ -238,7 +238,7 @@ def bias_score(
         finest = 1 / max(np.bincount(codes[decided], minlength=len(cohort.attribute.levels)).min(), 1)
     else:
         finest = np.abs(problem.stakes).max() / (codes >= 0).sum()
-    narrowest = max(FINEST, float(finest))
+    narrowest = max(FINEST_GAP_BOUND, float(finest))
 
     def evaluate(scores: FloatArray, max_gap: float) -> LabelResult:
         return kept.evaluate(scores, max(max_gap, narrowest))
@@ -260,7 +260,7 @@ def bias_score(
         by_network = bias_scores(networks, network.shown(reading)) if networks else []
         decisions = np.stack([score >= cut for score, cut in zip([original, *by_network], cuts, strict=True)]).astype(np.float64)
     eligible = held_out.copy()
-    eligible.loc[refused(decisions, codes), ["gap", "performance"]] = WORST  # constant decisions are not chosen
+    eligible.loc[newly_constant(decisions, codes), ["gap", "performance"]] = WORST  # constant decisions are not chosen
     selection = select(eligible, settled)
     why = (*selection.why, Note("held_out_rows_decide"))  # in-sample values of the chosen row may differ
 

@@ -31,7 +31,7 @@ from equipoise import measures
 from equipoise.data import MISSING, BoolArray, Cohort, Rows, Scores
 from equipoise.errors import BadInput
 from equipoise.measures import MEASURES, QUOTIENTS, RATES, Cells, FloatArray, IntArray, gap_values, is_quotient, sweep, terms, worst_gap
-from equipoise.methods.evaluation import NOISE, LabelResult
+from equipoise.methods.evaluation import RATE_NOISE, LabelResult
 from equipoise.methods.goal import Goal
 
 if TYPE_CHECKING:
@@ -40,16 +40,16 @@ if TYPE_CHECKING:
 
     from equipoise.models import Heads, Probe, Reading, ReadOnce
 
-FAINT = 0.01  # features of images that vary by less than this share of the median standard deviation are treated as rounding noise
+FAINT_FEATURE = 0.01  # features of images that vary by less than this share of the median standard deviation are treated as rounding noise
 FINEST_SCORE = 1e-6  # scores are clipped to this distance from 0 and 1, which have no finite logit
 FEW_WITH_LABEL = 2_000  # rows with a label, up to which probes of all rows and of the training set are tried as well
-DOUBTFUL = 60  # rows in the first program, plus as many for each gap
+FIRST_PROGRAM_ROWS = 60  # rows in the first program, plus as many for each gap
 WORTH_TOLERANCE = 1e-9  # smallest value of a row that counts, relative to the largest |u|
-NO_ZERO = 1e-300  # avoids division by zero
-CORRECTIONS = 2  # passes in which the multipliers of a bound are corrected by the gaps that the last ones left
-LEVELS = 7  # common levels tried for each bound
-BEYOND_VALUES = 0.5  # how far outside the groups' values levels are tried, relative to the distance between them
-EDGE = 0.01  # levels closer than this to 0 or 1 are not tried
+TINY_DIVISOR = 1e-300  # avoids division by zero
+MULTIPLIER_PASSES = 2  # passes in which the multipliers of a bound are corrected by the gaps that the last ones left
+COMMON_LEVELS = 7  # common levels tried for each bound
+LEVELS_BEYOND_VALUES = 0.5  # how far outside the groups' values levels are tried, relative to the distance between them
+EDGE_LEVEL = 0.01  # levels closer than this to 0 or 1 are not tried
 
 
 def finite_logit(score: FloatArray) -> FloatArray:
@@ -154,7 +154,7 @@ def probe_inputs(rows: Rows, reading: Reading, network: ReadOnce | None) -> tupl
     return x, np.column_stack([x, logit])
 
 
-def probed(
+def fit_probes(
     cohort: Rows, goal: Goal, reading: Reading, folds: IntArray, network: ReadOnce | None = None, train: Cohort | None = None
 ) -> Problem:
     """The problem with cross-fitted probes of the label and of the groups; the groups' probes may use a training set too."""
@@ -164,7 +164,7 @@ def probed(
     device = None if network is None else product_device(network.model, network.inputs, x.size)
     y, codes, groups = cohort.y, cohort.attribute.codes, len(cohort.attribute.levels)
     images = network is not None and len(network.inputs.shape) > 2
-    finest = FAINT * float(np.median(x.std(0))) if images else 0.0
+    finest = FAINT_FEATURE * float(np.median(x.std(0))) if images else 0.0
     task = fit_probe(label_inputs, y, 2, folds, free=1, finest=finest, device=device)
     labels = (1, 0) if is_quotient(goal.measure) else tuple(RATES[rate] for rate in terms(goal.measure))
     rows = [(codes >= 0) & ((y == label) if label is not None else True) for label in labels]
@@ -247,10 +247,10 @@ def solve(u: FloatArray, g: FloatArray, low: FloatArray, high: FloatArray, start
     guess = np.zeros(len(g)) if start is None else start
     margin = u - guess @ g
     nearest = np.argsort(np.abs(margin), kind="stable")
-    many = DOUBTFUL * (len(g) + 1)
+    many = FIRST_PROGRAM_ROWS * (len(g) + 1)
     doubtful = np.zeros(len(u), dtype=bool)
     doubtful[nearest[:many]] = True
-    noise = WORTH_TOLERANCE * max(float(np.abs(u).max()), NO_ZERO)
+    noise = WORTH_TOLERANCE * max(float(np.abs(u).max()), TINY_DIVISOR)
     while True:
         fixed = np.where(doubtful, 0.0, margin > 0)
         solved = _linear_program(u[doubtful], g[:, doubtful], low - g @ fixed, high - g @ fixed)
@@ -295,7 +295,7 @@ def _linear_program(u: FloatArray, g: FloatArray, low: FloatArray, high: FloatAr
     from scipy.optimize import linprog
 
     gaps, rows = g.shape
-    scale = max(float(np.abs(u).max()), NO_ZERO), max(float(np.abs(g).max()), NO_ZERO)  # the solver's tolerances are absolute
+    scale = max(float(np.abs(u).max()), TINY_DIVISOR), max(float(np.abs(g).max()), TINY_DIVISOR)  # the solver's tolerances are absolute
     bounds = np.empty((rows + gaps, 2))
     bounds[:rows] = 0.0, 1.0
     bounds[rows:, 0], bounds[rows:, 1] = low / scale[1], high / scale[1]
@@ -330,7 +330,7 @@ def path(problem: Problem, steps: int) -> list[PathStep]:
     widest = float(np.abs(problem.gaps((u > 0).astype(np.float64))).max())
     found: list[PathStep] = []
     for max_gap in np.linspace(widest, 0.0, steps + 1)[1:] if widest else [0.0]:
-        for _ in range(CORRECTIONS):
+        for _ in range(MULTIPLIER_PASSES):
             decisions = (u - multipliers @ g > 0).astype(np.float64)
             left = (problem.gaps(decisions) - g @ decisions / rows) * rows
             solution = solve(u, g, -max_gap * rows - left, max_gap * rows - left, multipliers)
@@ -351,8 +351,8 @@ def parity_path(problem: Problem, steps: int, evaluate: Callable[[FloatArray, fl
     widest, values = abs(float(worst_gap(measure, cells))), cells.rate(MEASURES[measure].rate)
     if np.isnan(widest):  # a group has no such decisions even before the repair, so its predictive value is undefined
         return []
-    spread = BEYOND_VALUES * (values.max() - values.min())
-    levels = np.unique(np.clip(np.linspace(values.min() - spread, values.max() + spread, LEVELS), EDGE, 1 - EDGE))
+    spread = LEVELS_BEYOND_VALUES * (values.max() - values.min())
+    levels = np.unique(np.clip(np.linspace(values.min() - spread, values.max() + spread, COMMON_LEVELS), EDGE_LEVEL, 1 - EDGE_LEVEL))
     starts: list[FloatArray | None] = [None] * len(levels)
     found: list[PathStep] = []
     for max_gap in np.linspace(widest, 0.0, steps + 1)[1:] if widest else [0.0]:
@@ -361,7 +361,7 @@ def parity_path(problem: Problem, steps: int, evaluate: Callable[[FloatArray, fl
             if (solved := _solve_parity(problem, u, level, max_gap, starts[k])) is not None:
                 starts[k], costs = solved
                 result = evaluate(problem.priced(problem.held_out, costs), max_gap)
-                inside, kept = result.size <= max_gap + NOISE, result.spare is None or result.spare >= -NOISE
+                inside, kept = result.size <= max_gap + RATE_NOISE, result.spare is None or result.spare >= -RATE_NOISE
                 key = kept, inside, result.performance if inside else -result.size
                 about = {"rate": "PPV" if QUOTIENTS[measure] else "NPV", "level": float(level)}
                 tried.append((key, PathStep(float(max_gap), costs, about)))
@@ -386,7 +386,7 @@ def _solve_parity(
     a = np.einsum("crg,rng->cn", stakes, joint)
     upper = np.arange(len(a)) % 2 == 0
     multipliers = np.zeros(len(a)) if start is None else start
-    for _ in range(CORRECTIONS):
+    for _ in range(MULTIPLIER_PASSES):
         f = (u - multipliers @ a > 0).astype(np.float64)
         cells = problem.cells(f)
         side = cells.s if label else cells.n - cells.s

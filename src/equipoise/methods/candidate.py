@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from equipoise.models import Predictor
 
 Progress = Callable[[int, int], None]  # steps done, maximum number of steps
-SHARED = ("method", "ran", "seed", "settings", "pace")  # what the candidates of all labels of one result have in common
+SHARED_FIELDS = ("method", "ran", "seed", "settings", "pace")  # what the candidates of all labels of one result have in common
 
 
 @dataclass(frozen=True, eq=False)
-class HeldOut:
+class HeldOutDecisions:
     """Cross-fitted decisions on every row of the repair set, by networks, rules and thresholds that were not fitted to that row."""
 
     before: FloatArray  # (n,) by the original
@@ -91,7 +91,7 @@ class LabelCandidate:
     notes: tuple[Note, ...] = ()
     pace: float = 1.0  # of one step of the trace, in the method's unit (`METHODS[method].unit(settings)`): units pruned, epochs
     ran_as: str = ""  # the method that made this trace, if another one chose it
-    held_out: HeldOut | None = None  # with cross-fitted selection
+    held_out: HeldOutDecisions | None = None  # with cross-fitted selection
     recalibration: Recalibration | None = None  # of the scores of a changed network
     # The sets that it was fitted to by role, "repair" and "training"; none for a classifier that was given.
     fitted_to: Mapping[str, Identities] = field(default_factory=dict, repr=False)
@@ -205,7 +205,7 @@ class Candidate:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or not (name in LabelCandidate.__dataclass_fields__ or hasattr(LabelCandidate, name)):
             raise AttributeError(f"the result of a repair has no {name!r}")
-        return getattr(next(iter(self.labels.values())) if name in SHARED else self.only, name)
+        return getattr(next(iter(self.labels.values())) if name in SHARED_FIELDS else self.only, name)
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *LabelCandidate.__dataclass_fields__, *vars(LabelCandidate)})

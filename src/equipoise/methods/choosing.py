@@ -35,9 +35,9 @@ import pandas as pd
 
 from equipoise.data import BoolArray, IntArray, Rows
 from equipoise.measures import FloatArray, Threshold
-from equipoise.methods.candidate import HeldOut, LabelCandidate
+from equipoise.methods.candidate import HeldOutDecisions, LabelCandidate
 from equipoise.methods.contract import LEAST_GAP, METHODS, PROBED_ROWS, Kind, MethodRun
-from equipoise.methods.evaluation import NOISE, LabelResult
+from equipoise.methods.evaluation import RATE_NOISE, LabelResult
 from equipoise.methods.goal import BEFORE, Goal, Note, Why
 from equipoise.methods.outcome import performance_limit
 from equipoise.methods.step_estimates import StepEstimates
@@ -68,9 +68,9 @@ def choose(
     for own in sorted({needs[k] for k in np.flatnonzero(fine).tolist()}):
         eligible = fine & np.array([other == own for other in needs])
         best = int(np.where(eligible, loss, np.inf).argmin())
-        same = loss - loss[best] <= SAME * loss_error[best] + NOISE
+        same = loss - loss[best] <= SAME * loss_error[best] + RATE_NOISE
         first = best if later is None else int(np.where(eligible & same, later, np.inf).argmin())
-        if taken is None or least - loss[first] > CLEARLY * loss_error[first] + NOISE:
+        if taken is None or least - loss[first] > CLEARLY * loss_error[first] + RATE_NOISE:
             taken = first
         least = min(least, float(loss[best]))
     return taken
@@ -117,7 +117,7 @@ def cross_fitted_values(candidate: LabelCandidate, rows: Rows) -> tuple[float, f
     assert held is not None  # the caller compares cross-fitted candidates
     held_out_gap = float(StepEstimates.of(held.after[None], rows, candidate.goal).gap[0])
     size = float(np.sqrt((row["gap_honest"] ** 2 + held_out_gap**2) / 2))
-    holds = bool(row["performance_honest"] >= performance_limit(candidate.goal, before) - NOISE)
+    holds = bool(row["performance_honest"] >= performance_limit(candidate.goal, before) - RATE_NOISE)
     few = METHODS[candidate.method].kind == Kind.PROBES and len(rows) < PROBED_ROWS
     return size, float(row["gap_se"]), holds, few
 
@@ -167,13 +167,13 @@ def choose_step(
         for name, minimum in own.goal.keep.items():
             rate, before = own.cells.rate(name), minimum == BEFORE
             lower = rate - (rate[0] if before else float(minimum)) - SURE * own.rate_se(name, against=0 if before else None)
-            kept[-1] &= ~(lower < -NOISE).any(-1)  # groups whose rate is undefined do not count
-    enough = [np.logical_and.reduce([reached >= limit - NOISE for reached, limit in limits]) for limits in needed]
+            kept[-1] &= ~(lower < -RATE_NOISE).any(-1)  # groups whose rate is undefined do not count
+    enough = [np.logical_and.reduce([reached >= limit - RATE_NOISE for reached, limit in limits]) for limits in needed]
     varied = np.ones(len(steps), bool) if without is None else ~without
     fine = varied & np.logical_and.reduce([*enough, *kept, *~np.isnan(size)])
     row = choose(size, error, fine)  # steps have the rule of their method
     if row is not None and goals[0].selection == "one-se":
-        same = [own - own[row] <= SURE * found.gap_se(against=row) + NOISE for own, found in zip(size, each, strict=True)]
+        same = [own - own[row] <= SURE * found.gap_se(against=row) + RATE_NOISE for own, found in zip(size, each, strict=True)]
         performance = np.mean([own.performance for own in each], axis=0)
         row = int(np.where(fine & np.logical_and.reduce(same), performance, -np.inf).argmax())
     if row is None:
@@ -187,13 +187,15 @@ def choose_step(
         return ChosenStep(0, steps[0], tuple(none), (False,) * len(each), settled)
     # The qualified steps that are clearly within a label's maximum gap; without one, all of them.
     upper = size + SURE * error
-    certain = [fine if goal.max_gap is None else fine & (own <= goal.max_gap + NOISE) for own, goal in zip(upper, settled, strict=True)]
+    certain = [
+        fine if goal.max_gap is None else fine & (own <= goal.max_gap + RATE_NOISE) for own, goal in zip(upper, settled, strict=True)
+    ]
     worst = int(size[:, 0].argmax())
     within = all(goal.max_gap is not None and own[0] for goal, own in zip(settled, certain, strict=True))
-    z = float(size[worst, 0]) / max(each[worst].cautious_se(), NOISE)
+    z = float(size[worst, 0]) / max(each[worst].cautious_se(), RATE_NOISE)
     if fine[0] and row:
         first, after = each[worst].gap[0], each[worst].gap[row]
-        better = abs(after) < abs(first) - NOISE and abs(after - first) > CHANGE * each[worst].gap_se(against=0, signed=True)[row]
+        better = abs(after) < abs(first) - RATE_NOISE and abs(after - first) > CHANGE * each[worst].gap_se(against=0, signed=True)[row]
         if within or not better or z < least:
             row = 0
     why: list[Why] = []
@@ -242,7 +244,7 @@ def _reason(
         return (Note("nothing_to_repair", goal.measure, {"rows": rows, **estimate}), *unsure)
     # No step is better: how many have a smaller |gap|, and the first thing that each of these lacks: performance, kept rates, decisions
     # that vary within a group, the limits of other labels, or a change that is more than chance.
-    smaller = size < size[0] - NOISE
+    smaller = size < size[0] - RATE_NOISE
     counts, left = dict[str, int](), smaller
     for what, missing in lacks.items():
         counts[what], left = int((left & missing).sum()), left & ~missing
@@ -250,7 +252,7 @@ def _reason(
     nearest = None  # the step with the smallest |gap| of those whose performance is too low
     if counts["performance"]:
         at = int(np.where(smaller & lacks["performance"], size, np.inf).argmin())
-        value, least = next((float(own[at]), limit) for own, limit in needed if own[at] < limit - NOISE)
+        value, least = next((float(own[at]), limit) for own, limit in needed if own[at] < limit - RATE_NOISE)
         nearest = {"step": int(steps[at]), "gap": float(evidence.gap[at]), "performance": value, "least": least}
     return (Note("declined", goal.measure, {**estimate, **about, "nearest": nearest}),)
 
@@ -277,7 +279,7 @@ def cross_fitted(
         met_in_sample=chosen.met[at],
         goal=chosen.goals[at],
         notes=(*candidate.notes, Note("cross_fitted", numbers={"rows": len(run.rows)})),
-        held_out=HeldOut(evidence.held[0], evidence.held[place], part, list(run.goals.values())[at], len(run.goals)),
+        held_out=HeldOutDecisions(evidence.held[0], evidence.held[place], part, list(run.goals.values())[at], len(run.goals)),
     )
 
 
@@ -319,14 +321,14 @@ def merits(size: FloatArray, performance: FloatArray, spare: FloatArray, goals: 
     gaps only, the mean performance. If a label misses its goal, the largest shortfall counts. A goal without limits, as of classifiers that
     are compared without a repair set, is met by every step. The margin over the limits of kept rates is NaN if the goal keeps none.
     """
-    kept, limited = ~(spare < -NOISE).any(0), [goal.min_performance is not None for goal in goals]
+    kept, limited = ~(spare < -RATE_NOISE).any(0), [goal.min_performance is not None for goal in goals]
     margin = np.full(size.shape[1], np.inf)
     for k, goal in enumerate(goals):
         if goal.min_performance is not None:
             margin = np.minimum(margin, performance[k] - goal.min_performance)
         elif goal.max_gap is not None:
             margin = np.minimum(margin, goal.max_gap - size[k])
-    fine = kept & (margin >= -NOISE)
+    fine = kept & (margin >= -RATE_NOISE)
     value = np.where(fine, -size[limited].max(0) if any(limited) else performance.mean(0), margin)
     return kept.astype(np.int64) + fine, np.where(np.isnan(value), -np.inf, value)
 
@@ -339,17 +341,17 @@ def merit(each: Sequence[LabelResult], goals: Sequence[Goal]) -> Merit:
     return int(tier[0]), float(value[0])
 
 
-def lacking(result: LabelResult, settled: Goal, given: Goal) -> Why:
+def missed_limits(result: LabelResult, settled: Goal, given: Goal) -> Why:
     """The parts of its goal that the chosen step of one label misses; empty if it meets the goal.
 
     `settled` is the goal that steps were chosen by, `given` the one whose minimum performance counts.
     """
     missed = []
-    if given.min_performance is not None and result.performance < given.min_performance - NOISE:
+    if given.min_performance is not None and result.performance < given.min_performance - RATE_NOISE:
         missed.append(too_low(given.performance, result.performance, given.min_performance))
-    if settled.max_gap is not None and result.size > settled.max_gap + NOISE:
+    if settled.max_gap is not None and result.size > settled.max_gap + RATE_NOISE:
         missed.append(too_large(settled.measure, result.size, settled.max_gap))
-    if result.spare is not None and result.spare < -NOISE:
+    if result.spare is not None and result.spare < -RATE_NOISE:
         missed.append(Note("rate_too_low", numbers={"by": -result.spare}))
     return tuple(missed)
 
@@ -372,7 +374,7 @@ def select(trace: pd.DataFrame, goal: Goal) -> Selection:
     if not fine:
         return Selection(row, (selected("step", "performance", without_gap, 0, len(trace), performance[row]),), False)
     why = selected("step", "gap", without_gap, fine, len(trace))
-    if goal.max_gap is not None and size[row] > goal.max_gap + NOISE:
+    if goal.max_gap is not None and size[row] > goal.max_gap + RATE_NOISE:
         return Selection(row, (why, too_large(goal.measure, size[row], goal.max_gap)), False)
     return Selection(row, (why,), True)
 
@@ -400,7 +402,7 @@ def nearness(candidate: LabelCandidate, goal: Goal) -> Note | None:
     if not demands:
         return None
     short = np.stack([own for _, own in demands.values()])  # (demands, steps)
-    have, chosen = short <= NOISE, int(np.flatnonzero(trace.index == candidate.trace.index[candidate.chosen])[0])
+    have, chosen = short <= RATE_NOISE, int(np.flatnonzero(trace.index == candidate.trace.index[candidate.chosen])[0])
     if have[:, chosen].all() or (len(demands) == 1 and have.any()):
         return None  # with one limit, the method had other reasons not to choose those steps
     # For each limit, the step nearest to it; among equals, the one nearest to the other limits.
@@ -427,18 +429,18 @@ def plain_rule(method: str, threshold: float, rows: Rows, goal: Goal, original: 
 # decisions of the original are constant already. Such a step is refused, and the best of the others is chosen.
 
 
-def constant(decisions: FloatArray, codes: IntArray) -> BoolArray:
+def is_constant(decisions: FloatArray, codes: IntArray) -> BoolArray:
     """Whether decisions (..., n) are constant within every group (...); rows without a group count as a group.
 
-    >>> constant(np.array([[0, 0, 1, 1], [0, 0, 0, 0], [0, 1, 1, 1]]), np.array([0, 0, 1, 1])).tolist()
+    >>> is_constant(np.array([[0, 0, 1, 1], [0, 0, 0, 0], [0, 1, 1, 1]]), np.array([0, 0, 1, 1])).tolist()
     [True, True, False]
     """
     same: BoolArray = np.logical_and.reduce([np.ptp(decisions[..., codes == code], axis=-1) == 0 for code in np.unique(codes)])
     return same
 
 
-def refused(decisions: FloatArray, codes: IntArray) -> BoolArray:
+def newly_constant(decisions: FloatArray, codes: IntArray) -> BoolArray:
     """The steps (steps,) that are refused for their constant decisions (steps, n); the first step is the original."""
-    constant_steps = constant(decisions, codes)
+    constant_steps = is_constant(decisions, codes)
     newly_constant: BoolArray = constant_steps & ~constant_steps[0]
     return newly_constant

@@ -28,9 +28,9 @@ from scipy.special import expit, logit
 from equipoise.errors import BadInput, pick
 from equipoise.measures import Cells, FloatArray, gap_values, is_quotient, linearised
 from equipoise.methods.contract import ALL_AT_ONCE, Rng, Steps, method
-from equipoise.methods.evaluation import Data, Evaluation, Label, decided_at, single_precision
+from equipoise.methods.evaluation import Data, Evaluation, Label, decisions_at, single_precision
 from equipoise.methods.goal import Goal
-from equipoise.methods.step_control import check_schedule, scheduled, scheduled_unit, scheduled_work
+from equipoise.methods.step_control import check_schedule, schedule_steps, schedule_unit, schedule_work
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,9 +45,9 @@ COTTER = """@inproceedings{cotter2019two,
 }"""
 EDGE_OF_SCORES = 1e-6  # scores are clipped to this distance from 0 and 1, which have no finite logit
 FIXED_EPOCHS = 15  # of the paper's schedule
-STRIDE = 20  # number of steps that an accepted trial of the adaptive schedule counts as
-PACE = 20  # steps in which a constant gap adds itself, times the penalty, to its multiplier: networks need time to respond
-FAR = 30.0  # largest shift of logits
+STEPS_PER_TRIAL = 20  # number of steps that an accepted trial of the adaptive schedule counts as
+RESPONSE_STEPS = 20  # steps in which a constant gap adds itself, times the penalty, to its multiplier: networks need time to respond
+LARGEST_SHIFT = 30.0  # largest shift of logits
 
 
 @dataclass(frozen=True)
@@ -76,16 +76,16 @@ class ConstrainedSettings:
     settings=ConstrainedSettings,
     title="fine-tuning on the task with one multiplier per gap, all groups at once",
     paper=COTTER,
-    counts=scheduled_unit,
+    counts=schedule_unit,
     needs_gap=True,
     labels=ALL_AT_ONCE,
-    cost=lambda speed, settings: scheduled_work(speed, settings, FIXED_EPOCHS),
+    cost=lambda speed, settings: schedule_work(speed, settings, FIXED_EPOCHS),
     effort=0.5,
     in_auto=3,
 )
 def constrained(model: Repairable, data: Data, goal: Goal, settings: ConstrainedSettings, rng: Rng) -> Steps:
     """A step every few mini-batches of the augmented Lagrangian."""
-    balance = _Balance(data, settings)
+    balance = LagrangianState(data, settings)
     balance.update(data.start, steps=0)
     optimiser = model.optimiser(settings.optimiser, settings.learning_rate)
 
@@ -94,9 +94,9 @@ def constrained(model: Repairable, data: Data, goal: Goal, settings: Constrained
         optimiser.step()
 
     def follow(now: Evaluation, batches: int | None) -> None:
-        balance.update(now, batches or STRIDE)
+        balance.update(now, batches or STEPS_PER_TRIAL)
 
-    yield from scheduled(model, data, rng("constrained"), optimiser, descend, follow, settings, FIXED_EPOCHS)
+    yield from schedule_steps(model, data, rng("constrained"), optimiser, descend, follow, settings, FIXED_EPOCHS)
 
 
 def slope(logits: Tensor, weight: Tensor, target: Tensor, pull: Tensor, centre: Tensor, threshold: Tensor) -> Tensor:
@@ -105,7 +105,7 @@ def slope(logits: Tensor, weight: Tensor, target: Tensor, pull: Tensor, centre: 
     return weight * (logits - centre).sigmoid() - target + pull * f * (1 - f)
 
 
-class _Balance:
+class LagrangianState:
     """The task loss and the gaps with their multipliers, as numbers per row."""
 
     pull: Tensor  # both are set by `update`
@@ -114,12 +114,12 @@ class _Balance:
     def __init__(self, data: Data, settings: ConstrainedSettings) -> None:
         self.penalty = settings.penalty
         scores, thresholds = data.start.scores, data.start.threshold
-        original, decisions = logit(scores.clip(EDGE_OF_SCORES, 1 - EDGE_OF_SCORES)), decided_at(scores, thresholds)
+        original, decisions = logit(scores.clip(EDGE_OF_SCORES, 1 - EDGE_OF_SCORES)), decisions_at(scores, thresholds)
         target, against = np.zeros(scores.shape), np.zeros(scores.shape)
-        self.sides: list[_Side] = []
+        self.sides: list[LabelState] = []
         for rows, own in data.parts:
             taught = posterior(original[rows], own.y, own.attribute.codes, len(own.attribute.levels))
-            side = _Side(rows, own, taught, np.zeros(len(own.attribute.levels) - 1))
+            side = LabelState(rows, own, taught, np.zeros(len(own.attribute.levels) - 1))
             side.weigh(own.cells(decisions[rows]))
             self.sides.append(side)
             # Both classes have half of the weight, and all labels the same: the mean over the rows where the label is known.
@@ -134,13 +134,13 @@ class _Balance:
 
     def update(self, now: Evaluation, steps: int) -> None:
         """Updates the multipliers by the gaps of the current decisions and the steps since the last update, and the pull on each row."""
-        decisions, pull = decided_at(now.scores, now.threshold), np.zeros(now.scores.shape)
+        decisions, pull = decisions_at(now.scores, now.threshold), np.zeros(now.scores.shape)
         for side in self.sides:
             cells = side.labels.cells(decisions[side.rows])
             gaps = gap_values(side.labels.measure, cells)
             if is_quotient(side.labels.measure):  # its weights are those around these decisions
                 side.weigh(cells)
-            side.multipliers = side.multipliers + steps / PACE * self.penalty * gaps
+            side.multipliers = side.multipliers + steps / RESPONSE_STEPS * self.penalty * gaps
             force = side.multipliers + self.penalty * gaps
             pull[side.rows] = (force[:, None] * side.weights).sum(0) * len(pull)
         self.pull = single_precision(pull)
@@ -153,7 +153,7 @@ class _Balance:
 
 
 @dataclass
-class _Side:
+class LabelState:
     """The gaps of one label: its rows, the teacher's probabilities, one multiplier per gap, and the weights of the gaps."""
 
     rows: slice | np.typing.NDArray[np.int64]
@@ -174,7 +174,7 @@ def posterior(logits: FloatArray, y: np.typing.NDArray[np.int64], codes: np.typi
     p: FloatArray = np.empty_like(logits)
     for code in range(-1, groups):  # -1: rows whose group is missing
         inside = codes == code
-        low, high = -FAR, FAR
+        low, high = -LARGEST_SHIFT, LARGEST_SHIFT
         for _ in range(50):
             middle = (low + high) / 2
             too_low = np.where(inside, expit(logits + middle) - y, 0.0).sum() < 0

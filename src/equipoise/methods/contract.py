@@ -30,7 +30,8 @@ from equipoise.specification import is_real
 if TYPE_CHECKING:
     from torch import nn
 
-COUNTS = ("batch", "evals_per_epoch", "trials", "critic_steps", "actor_steps", "width", "folds")  # settings that must be at least 1
+# Settings that must be at least 1.
+POSITIVE_SETTINGS = ("batch", "evals_per_epoch", "trials", "critic_steps", "actor_steps", "width", "folds")
 WITHOUT_METHODS = ("blind_rule", "eq_debias", "steps")  # modules that register none: imported by those who use them
 MARCINKEVICS = """@inproceedings{marcinkevics2022debiasing,
   title     = {Debiasing Deep Chest {X}-Ray Classifiers using Intra- and Post-processing Methods},
@@ -44,7 +45,7 @@ ALL_AT_ONCE, ONE_BY_ONE = "all at once", "one by one"  # treatment of the labels
 LEAST_GAP = 0.5  # smallest gap, in standard errors, on which a method acts whose rule does not need each patient's group
 GROUP_SURE = 3.0  # the same for a rule that needs it
 FOLDS = 5  # cross-fitting folds of methods that fit a decision rule, which is cheap
-SAMPLE = {True: 32, False: 256}  # rows to time, for images and tables: about one mini-batch of a method
+TIMED_BATCH = {True: 32, False: 256}  # rows to time, for images and tables: about one mini-batch of a method
 PROBED_ROWS = 2_000  # number of rows up to which probes use as many folds; with more rows optimism is small, and two halves suffice
 
 
@@ -108,7 +109,7 @@ class Fit:
     notes: tuple[Note, ...] = ()
     model: "nn.Module | None" = None  # the network with its probes; None: the original
     steps: tuple[FitStep, ...] = ()  # one per row of the trace; step k is comparable between sets of rows
-    grid: Callable[[], Sequence[Rule]] = list  # without steps: makes the rules between the original and `rule` (see `rules.along`)
+    grid: Callable[[], Sequence[Rule]] = list  # without steps: makes the rules between the original and `rule` (see `rules.with_steps`)
 
 
 def within_gap(goals: Sequence[Goal], settings: Any) -> float:
@@ -293,7 +294,7 @@ def make_settings(name: str, given: Mapping[str, Any]) -> Any:
                 except ValidationError:
                     problem = error.errors()[0]
                     raise BadInput(f"invalid value {problem['input']!r} for {name}.{key}: {problem['msg']}") from None
-            number, least = values[key], 1 if key in COUNTS else 0
+            number, least = values[key], 1 if key in POSITIVE_SETTINGS else 0
             if is_real(number) and not (math.isfinite(number) and number >= least):
                 raise BadInput(f"invalid value {number} for {name}.{key}: expected a finite number of at least {least}")
     raise_together(errors)
@@ -408,7 +409,7 @@ def seconds_per_row(model: "nn.Module", cohort: Cohort, gradients: bool = False)
     from equipoise.models import evaluating, outputs
 
     inputs = cohort.inputs
-    few = inputs[: min(len(inputs), SAMPLE[len(inputs.shape) > 2])]
+    few = inputs[: min(len(inputs), TIMED_BATCH[len(inputs.shape) > 2])]
     optimiser = torch.optim.Adam(model.parameters(), lr=0.0) if gradients else None
 
     def once() -> None:

@@ -18,8 +18,8 @@ Gaps, rates and balanced accuracy are affine in f, so their corrected values and
 correction of Efron and Harrell with cross-validation in place of the bootstrap. The correction of a single step is mostly noise (thresholds
 that jump from part to part), which with 200 rows hid losses of 0.08 of balanced accuracy. It is therefore smoothed over the steps: for a
 rule of a few thresholds, which is equally optimistic at every share, by the mean over all steps; for probes and networks, whose optimism
-grows with the share, by a line. The decisions that were not fitted to their row are kept as `HeldOut`; they determine the outcome without
-a test set. The choice among the steps is in `choosing`.
+grows with the share, by a line. The decisions that were not fitted to their row are kept as `HeldOutDecisions`;
+they determine the outcome without a test set. The choice among the steps is in `choosing`.
 
 `auto` tries cheap methods first, then costly ones, within the budget. Each method is tried on the same rows with the same goal and
 selection, and chosen by the same criterion as a step (`choosing`): among those whose performance holds, the smallest upper limit of |gap|,
@@ -56,7 +56,7 @@ from equipoise.methods.choosing import (
     cross_fitted,
     cross_fitted_values,
     nearness,
-    refused,
+    newly_constant,
     too_low,
 )
 from equipoise.methods.contract import (
@@ -77,11 +77,11 @@ from equipoise.methods.contract import (
     cross_fitting_parts,
     method,
 )
-from equipoise.methods.evaluation import NOISE, Data, kept_rates, limits_of
+from equipoise.methods.evaluation import RATE_NOISE, ZERO_GAP, Data, kept_rates, limits_of
 from equipoise.methods.goal import Goal, Note
-from equipoise.methods.rules import along, fit_steps, not_constant
+from equipoise.methods.rules import fit_steps, not_constant, with_steps
 from equipoise.methods.small_cells import advice, note_rows
-from equipoise.methods.step_estimates import StepEstimates, corrected
+from equipoise.methods.step_estimates import StepEstimates, correct_optimism
 from equipoise.models import predict
 
 if TYPE_CHECKING:
@@ -90,8 +90,7 @@ if TYPE_CHECKING:
     from equipoise.models import ChosenOutputs, ReadOnce
 
 AUTO = "auto"
-ZERO = 0.01  # a gap that counts as zero
-ENOUGH = 0.2  # fine-tuning is not started if less than this share of its full time is left
+LEAST_TIME_SHARE = 0.2  # fine-tuning is not started if less than this share of its full time is left
 
 
 def run_method(
@@ -158,7 +157,7 @@ def run_method(
             before, after = (kept_rates(keep, tabulate(f, part.y, part.attribute, part.weight)) for f in decisions)
             places = [(name, level) for name in keep for level in part.attribute.levels]
             reached = zip(places, after, limits_of(keep, before), strict=True)
-            broken = [too_low(rate, now, least, level) for (rate, level), now, least in reached if now < least - NOISE]
+            broken = [too_low(rate, now, least, level) for (rate, level), now, least in reached if now < least - RATE_NOISE]
             own = replace(own, met_in_sample=False, why=(*own.why, *broken)) if broken else own
         near = None if own.met_in_sample else nearness(own, goal)
         own = replace(own, why=own.why if near is None else (*own.why, near), fitted_to=fitted_to)
@@ -244,7 +243,7 @@ def run_fit(run: MethodRun) -> Candidate:
         step, notes = FitStep(found.rule, found.model, found.steps[found.chosen].notes if found.steps else ()), found.notes
         chosen = ChosenStep(found.chosen, found.chosen, (found.why,), (found.met,), (found.goal,))
     else:
-        found = along(found, method.name, scores)
+        found = with_steps(found, method.name, scores)
         steps = [found.steps, *(fit_steps(own, method.name, scores) for own in fits[1:])]
         decisions, *by_part = (step_decisions(own, model, whole, network, scores) for own in steps)
         count = len(found.steps)
@@ -253,10 +252,10 @@ def run_fit(run: MethodRun) -> Candidate:
             outside, reached = fold == k, own[np.minimum(np.arange(count), len(own) - 1)]  # the last step of a fit stands for further ones
             held[:, outside] = reached[:, outside]
             tuned[:, ~outside] += reached[:, ~outside] / (parts - 1)
-        estimate = corrected(decisions, held, tuned, parts, range(count), grows=method.kind == Kind.PROBES)
+        estimate = correct_optimism(decisions, held, tuned, parts, range(count), grows=method.kind == Kind.PROBES)
         evidence = StepEstimates.of(estimate, whole, goal.derived(selection=run.selection), held)
         original = float(found.trace["performance"].iloc[0])
-        chosen = choose_step([evidence], range(count), method.least_gap, refused(decisions, whole.attribute.codes), [original])
+        chosen = choose_step([evidence], range(count), method.least_gap, newly_constant(decisions, whole.attribute.codes), [original])
         step = found.steps[chosen.at]
         notes = found.notes if step.rule.needs_group == method.needs_group else ()  # not those of a rule that was declined
     candidate = LabelCandidate(
@@ -326,10 +325,10 @@ class AutoSettings:
             names = [name for _, name in sorted((place, name) for name, place in places.items() if place is not None)]
             if on_scores and cast(Scores, rows).features is None:
                 names = [name for name in names if usable[name].kind != Kind.PROBES]  # probes need features
-        refused = [name for name in names if usable[name].needs_group and not self.allow_group]
-        if self.methods is not None and refused:
-            raise BadInput(f"{', '.join(refused)} would need each patient's group: set allow_group=True, or leave it out of the methods")
-        return list(dict.fromkeys([STANDARD, *(name for name in names if name not in refused)]))
+        excluded = [name for name in names if usable[name].needs_group and not self.allow_group]
+        if self.methods is not None and excluded:
+            raise BadInput(f"{', '.join(excluded)} would need each patient's group: set allow_group=True, or leave it out of the methods")
+        return list(dict.fromkeys([STANDARD, *(name for name in names if name not in excluded)]))
 
 
 def _usable() -> Mapping[str, Method]:
@@ -413,7 +412,7 @@ def auto(run: MethodRun) -> Candidate:
 
 
 @dataclass(eq=False)
-class Tried:
+class MethodResults:
     """Methods that were run on the same rows: the candidate of each with its seconds, the errors of others, and notes on those not run."""
 
     candidates: dict[str, Candidate] = field(default_factory=dict)
@@ -433,7 +432,7 @@ def run_methods(
     deadline: float | None = None,
     bars: Callable[[str], AbstractContextManager[Progress | None]] = lambda _name: nullcontext(),
     all_of_them: bool = True,
-) -> Tried:
+) -> MethodResults:
     """The candidates of several methods, each with its settings, for the same classifier, rows and goals (see `run_method`).
 
     `deadline`, by `time.monotonic()`, is for all of them together; `bars` is a progress bar by the name of a method. With `all_of_them`,
@@ -442,7 +441,7 @@ def run_methods(
     by `choose_method`.
     """
     speed: Speed | None = None
-    order, tried = list(methods), Tried()
+    order, tried = list(methods), MethodResults()
     for at, (name, settings) in enumerate(methods.items()):
         budget = None
         if deadline is not None and not all_of_them and name != STANDARD:
@@ -459,7 +458,7 @@ def run_methods(
             with suppress(EquipoiseError):  # running it will raise the error
                 seconds, left = speed.seconds(speed.work(name, settings)), deadline - time.monotonic()
                 # A method with steps stops when its time is up, so it is started if there is time for a fifth of its work.
-                least = ENOUGH if METHODS[name].kind == Kind.STEPS else 1.0
+                least = LEAST_TIME_SHARE if METHODS[name].kind == Kind.STEPS else 1.0
                 enough = left > 0 and (seconds is None or least * seconds <= left)
                 if not (enough if model is None else first_decides(enough)):
                     tried.notes.append(Note("no_time", name, {"seconds": seconds or 0.0, "left": max(0.0, left)}))
@@ -514,4 +513,4 @@ def _good_enough(candidate: LabelCandidate, cohort: Rows) -> bool:
     if candidate.chosen == 0 or rule.needs_group or rule.randomised:
         return False
     size, error, holds, few_rows = cross_fitted_values(candidate, cohort)
-    return holds and not few_rows and size <= max(SAME * error, ZERO) and (goal.max_gap is None or size <= goal.max_gap / 2)
+    return holds and not few_rows and size <= max(SAME * error, ZERO_GAP) and (goal.max_gap is None or size <= goal.max_gap / 2)

@@ -182,7 +182,7 @@ def debias(
         check_cohort("eq.debias, as train,", train)
     check_apart(training=train, repair=cohort)
     result = run_method(method, network, cohort, by_label, seed=seed, train=train, **limits)
-    return recalibrated(result, label_views(network, by_label), cohort) if recalibrate else result
+    return recalibrate_result(result, label_views(network, by_label), cohort) if recalibrate else result
 
 
 def goals_of(labels: Sequence[str], kind: LabelKind, goal: Goal, goals: Mapping[str, Goal] | None) -> dict[str, Goal]:
@@ -209,7 +209,9 @@ def goals_of(labels: Sequence[str], kind: LabelKind, goal: Goal, goals: Mapping[
 # Recalibration.
 
 
-def recalibrated(result: Candidate, originals: "Mapping[str, nn.Module | None]", cohort: Cohort, also: Sequence[Cohort] = ()) -> Candidate:
+def recalibrate_result(
+    result: Candidate, originals: "Mapping[str, nn.Module | None]", cohort: Cohort, also: Sequence[Cohort] = ()
+) -> Candidate:
     """The result with recalibrated scores and unchanged decisions on these rows; the same result if its scores are the original's.
 
     `originals` is the network of each label before the repair, with one output. `cohort` is the repair set; `also` are further rows on
@@ -230,9 +232,9 @@ def recalibrated(result: Candidate, originals: "Mapping[str, nn.Module | None]",
     for name in changed:
         own, part = result.labels[name], parts[name]
         scores[name] = predict(own.model, part)
-        fitted = _fitted(scores[name], predict(originals[name], part), part, own)
+        fitted = _fit_map(scores[name], predict(originals[name], part), part, own)
         if fitted is None:
-            done[name] = _not_recalibrated(own, "no_increasing_map")
+            done[name] = _without_map(own, "no_increasing_map")
         else:
             maps[name] = fitted
     first, several = next(iter(result.labels.values())).network, cohort.several
@@ -244,7 +246,7 @@ def recalibrated(result: Candidate, originals: "Mapping[str, nn.Module | None]",
         new, folded = recalibrated_network(network, cohort.inputs, pairs, output, wrap=not several)
         maps = {name: replace(own, folded=folded) for name, own in maps.items()}
         if new is None:
-            done |= {name: _not_recalibrated(result.labels[name], "no_layer_for_it") for name in maps}
+            done |= {name: _without_map(result.labels[name], "no_layer_for_it") for name in maps}
             break
         views = {name: new if own is None else OneOutput(new, own, output=output) for name, own in columns.items()}
         tried = {}
@@ -260,7 +262,7 @@ def recalibrated(result: Candidate, originals: "Mapping[str, nn.Module | None]",
     return replace(result, labels=done, model=network)
 
 
-def _fitted(scores: Scores, original: Scores, cohort: Cohort, candidate: LabelCandidate) -> Recalibration | None:
+def _fit_map(scores: Scores, original: Scores, cohort: Cohort, candidate: LabelCandidate) -> Recalibration | None:
     """The map of these scores to the risk by the original's scores, with cross-fitted calibration; None if no increasing map fits."""
     from equipoise.models import folds_of
 
@@ -280,7 +282,7 @@ def _fitted(scores: Scores, original: Scores, cohort: Cohort, candidate: LabelCa
     return Recalibration(whole_map, before, after, len(cohort), 0, True, candidate.rule)
 
 
-def _not_recalibrated(candidate: LabelCandidate, reason: str) -> LabelCandidate:
+def _without_map(candidate: LabelCandidate, reason: str) -> LabelCandidate:
     """The candidate with a note on the reason."""
     return replace(candidate, notes=(*candidate.notes, Note("not_recalibrated", reason)))
 
@@ -301,10 +303,10 @@ def _with_network(
         old, new = (np.concatenate([own.score for own in each]) for each in (before, after))
         cut = _between(candidate.rule.value, old, new, about.map)
     if cut is None:
-        return _not_recalibrated(candidate, "scores_collide")
+        return _without_map(candidate, "scores_collide")
     rule = replace(cast("Threshold", candidate.rule), value=cut)
     if any(not np.array_equal(candidate.rule.decide(old), rule.decide(new)) for old, new in zip(before, after, strict=True)):
-        return _not_recalibrated(candidate, "decisions_differ")
+        return _without_map(candidate, "decisions_differ")
     trace = candidate.trace.copy()
     trace.loc[trace.index[candidate.chosen], "threshold"] = rule.value
     about = replace(about, checked=sum(map(len, sets)))

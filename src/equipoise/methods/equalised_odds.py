@@ -29,11 +29,11 @@ from equipoise import measures
 from equipoise.data import MISSING, Scores
 from equipoise.errors import BadInput, EmptyCell, pick
 from equipoise.measures import FloatArray, Rule, cells_at, group_positions, normalised, row_draws, sums_at, tabulate, terms
-from equipoise.methods.choosing import lacking, select
+from equipoise.methods.choosing import missed_limits, select
 from equipoise.methods.contract import ONE_BY_ONE, Fit, Kind, method, rule_work
 from equipoise.methods.evaluation import LabelResult
 from equipoise.methods.goal import Goal, Note
-from equipoise.methods.rules import SHARES, Cut, Groups, RuleByGroup, Share, of_every_group, original_rule, rule_trace
+from equipoise.methods.rules import REMOVED_SHARES, Cut, Groups, RuleByGroup, Share, of_every_group, original_rule, rule_trace
 
 EQUALISED_ODDS = "equalised-odds"
 HARDT = """@inproceedings{hardt2016equality,
@@ -44,7 +44,7 @@ HARDT = """@inproceedings{hardt2016equality,
 }"""
 BASES = ("score", "threshold")
 SOLVER_TOLERANCE = 1e-10  # the tightest that HiGHS accepts
-DUST = 1e-9  # a gap below this is rounding error of the solver
+SOLVER_ROUNDING = 1e-9  # a gap below this is rounding error of the solver
 
 
 @dataclass(frozen=True)
@@ -199,19 +199,19 @@ def fit(scores: Scores, goal: Goal, settings: EqualisedOddsSettings = EqualisedO
     def grid() -> list[Rule]:
         before = cells_at(scores, original.value)
         rates = np.stack([before.rate("fpr"), before.rate("tpr")], axis=-1)  # (groups, 2)
-        left = [(share, (1.0 - share) * (rates - rates[0])) for share in SHARES]
+        left = [(share, (1.0 - share) * (rates - rates[0])) for share in REMOVED_SHARES]
         origin = f"{EQUALISED_ODDS} that removes {{:.0%}} of the gaps in TPR and FPR"
         return [solved(origin.format(share), np.minimum(gaps, 0.0), np.maximum(gaps, 0.0)) for share, gaps in left]
 
     rule = solved(f"{EQUALISED_ODDS} with the best {goal.performance.replace('_', ' ')}")
     trace = rule_trace([original, rule], scores, settled.derived(keep={}))
-    trace.loc[trace["gap"].abs() < DUST, "gap"] = 0.0
+    trace.loc[trace["gap"].abs() < SOLVER_ROUNDING, "gap"] = 0.0
     notes = [Note("needs_group"), Note("randomised")]
     if "selection" in terms(goal.measure):
         notes.append(Note("not_its_target", goal.measure))
     best = Note("equal_odds", goal.performance.replace("_", " "), {"groups": len(rule.steps)})
     _, gap, performance, _ = trace.iloc[1]
-    missed = lacking(LabelResult(gap, performance, np.nan), settled, settled)
+    missed = missed_limits(LabelResult(gap, performance, np.nan), settled, settled)
     return Fit(rule, trace, 1, (best, *missed), select(trace.iloc[1:], settled).met, settled, tuple(notes), grid=grid)
 
 

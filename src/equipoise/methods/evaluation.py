@@ -22,8 +22,9 @@ from equipoise.methods.goal import BEFORE, Goal, Keep
 if TYPE_CHECKING:
     from torch import Tensor
 
-NOISE = 1e-9  # tolerance in comparisons of rates, which are counts over counts
-HALF = 0.5  # the threshold of decisions 0 and 1, and of a class
+RATE_NOISE = 1e-9  # tolerance in comparisons of rates, which are counts over counts
+DECISION_CUT = 0.5  # the threshold of decisions 0 and 1, and of a class
+ZERO_GAP = 0.01  # a gap that counts as zero
 Places = slice | IntArray
 
 
@@ -64,20 +65,22 @@ class Label:
         gap_counts = max_gap is not None or is_quotient(self.measure)
         choice = swept.best(self.performance, gap=self.measure if gap_counts else None, max_gap=max_gap)
         threshold = float(choice.threshold)
-        margin = None if self.least is None else self.decided(decided_at(scores, threshold)).spare
+        margin = None if self.least is None else self.decided(decisions_at(scores, threshold)).spare
         return LabelResult(float(choice.values[self.measure]), float(choice.values[self.performance]), threshold, margin)
 
     def original(self, scores: FloatArray) -> "LabelResult":
         """The result of the original network, at the threshold in use or, without one, at that of best performance."""
         if self.threshold is None:
             return self.evaluate(scores)
-        return replace(self.decided(decided_at(scores, self.threshold)), threshold=self.threshold)
+        return replace(self.decided(decisions_at(scores, self.threshold)), threshold=self.threshold)
 
     def decided(self, decisions: FloatArray) -> "LabelResult":
         """The result of given decisions (n,), such as those of a class."""
         cells = self.cells(decisions)
-        margin = None if self.least is None else float(spare(kept_rates(self.keep, cells), self.least))
-        return LabelResult(float(worst_gap(self.measure, cells)), float(measures.performance_values(self.performance, cells)), HALF, margin)
+        margin = None if self.least is None else float(smallest_margin(kept_rates(self.keep, cells), self.least))
+        return LabelResult(
+            float(worst_gap(self.measure, cells)), float(measures.performance_values(self.performance, cells)), DECISION_CUT, margin
+        )
 
     def keeping(self, decisions: FloatArray, result: "LabelResult") -> "tuple[Label, LabelResult]":
         """The label with the limits of its kept rates, from the original's decisions (n,), and its result with the margin over them."""
@@ -85,7 +88,7 @@ class Label:
             return self, result
         before = kept_rates(self.keep, self.cells(decisions))
         least = limits_of(self.keep, before)
-        return replace(self, least=least), replace(result, spare=float(spare(before, least)))
+        return replace(self, least=least), replace(result, spare=float(smallest_margin(before, least)))
 
     def cells(self, decisions: FloatArray) -> Cells:
         """The cell table of decisions (n,)."""
@@ -98,7 +101,7 @@ class Label:
         return float(affine.offset), affine.weights(self.y, self.attribute.codes)
 
 
-def decided_at(scores: FloatArray, threshold: FloatArray | float) -> FloatArray:
+def decisions_at(scores: FloatArray, threshold: FloatArray | float) -> FloatArray:
     """Hard decisions (n,) of scores, by one threshold or by one per row (n,)."""
     return (scores >= threshold).astype(np.float64)
 
@@ -184,12 +187,12 @@ class Data:
         The `original` network is evaluated at the threshold in use, if there is one.
         """
         results, recalls = [], []
-        thresholds: FloatArray = np.full(scores.shape, HALF)
+        thresholds: FloatArray = np.full(scores.shape, DECISION_CUT)
         if self.classes:
-            thresholds = winning(scores.reshape(-1, len(self.labels))).reshape(-1)
+            thresholds = argmax_thresholds(scores.reshape(-1, len(self.labels))).reshape(-1)
         for rows, label in self.parts:
             if self.classes:
-                decisions = decided_at(scores[rows], thresholds[rows])
+                decisions = decisions_at(scores[rows], thresholds[rows])
                 results.append(label.decided(decisions))
                 members = label.y if label.weight is None else label.y * label.weight
                 recalls.append((decisions * members).sum() / members.sum())
@@ -203,19 +206,21 @@ class Data:
     def decide(self, scores: FloatArray, evaluation: Evaluation) -> BoolArray:
         """Decisions (n, labels) on the scores (n * labels,) of any rows, by the thresholds of an evaluation."""
         by_label = scores.reshape(-1, len(self.labels))
-        decisions: BoolArray = by_label >= (winning(by_label) if self.classes else [result.threshold for result in evaluation.each])
+        decisions: BoolArray = by_label >= (
+            argmax_thresholds(by_label) if self.classes else [result.threshold for result in evaluation.each]
+        )
         return decisions
 
     def keeping(self, start: Evaluation) -> "tuple[Data, Evaluation]":
         """These rows with the limits of the kept rates, from the original's evaluation; and that evaluation with the margins over them."""
-        decisions = decided_at(start.scores, start.threshold)
+        decisions = decisions_at(start.scores, start.threshold)
         parts = zip(self.parts, start.each, strict=True)
         labels, results = zip(*(label.keeping(decisions[rows], result) for (rows, label), result in parts), strict=True)
         return replace(self, labels=labels), replace(start, each=results)
 
     def functional(self, evaluation: Evaluation) -> tuple[float, FloatArray]:
         """The offset and the weights (rows,) of the largest gap of any label and group."""
-        decisions = decided_at(evaluation.scores, evaluation.threshold)
+        decisions = decisions_at(evaluation.scores, evaluation.threshold)
 
         def size(part: tuple[Places, Label]) -> float:
             gaps = gap_values(part[1].measure, part[1].cells(decisions[part[0]]))
@@ -252,7 +257,7 @@ def limits_of(keep: Keep, before: FloatArray) -> FloatArray:
     return np.where(np.isnan(minimum), before, minimum)
 
 
-def spare(rates: FloatArray, least: FloatArray) -> FloatArray:
+def smallest_margin(rates: FloatArray, least: FloatArray) -> FloatArray:
     """The smallest margin (...) of the rates over their limits; negative if one is too low. Undefined rates do not count."""
     margin = rates - least
     smallest: FloatArray = np.where(np.isnan(margin), np.inf, margin).min(-1)
@@ -273,17 +278,17 @@ def highest_threshold(keep: Keep, scores: FloatArray, y: IntArray, attribute: At
         label = RATES[name]
         group_scores = scores[(attribute.codes == group) & ((y == label) if label is not None else True)]
         count = len(group_scores)
-        needed = int(np.ceil(least[at] * count - NOISE)) if count else 0
+        needed = int(np.ceil(least[at] * count - RATE_NOISE)) if count else 0
         if needed > 0:
             highest = min(highest, float(np.partition(group_scores, count - needed)[count - needed]))
     return highest
 
 
-def winning(scores: FloatArray) -> FloatArray:
+def argmax_thresholds(scores: FloatArray) -> FloatArray:
     """The threshold of each class (n, classes) at or above which it is the argmax of its row; the first of equal ones wins.
 
     >>> p = np.array([[0.5, 0.3, 0.2], [0.4, 0.4, 0.2]])
-    >>> (p >= winning(p)).tolist()
+    >>> (p >= argmax_thresholds(p)).tolist()
     [[True, False, False], [True, False, False]]
     """
     thresholds = np.empty_like(scores)

@@ -33,7 +33,7 @@ from equipoise import measures
 from equipoise.data import Scores
 from equipoise.errors import BadInput
 from equipoise.measures import FEW_PATIENTS, AuditSpec, Estimate, FloatArray, Paired, moments_of_scores, simultaneous_gaps, units_of
-from equipoise.methods.evaluation import NOISE
+from equipoise.methods.evaluation import RATE_NOISE
 from equipoise.methods.goal import BEFORE, Goal, Note
 
 ONE_SE = 2 * NormalDist().cdf(1.0) - 1  # level of an interval of plus and minus one standard error
@@ -117,7 +117,7 @@ class Judgement:
     def larger(self) -> bool:
         """Whether the largest |gap| is larger than before, clearly or not."""
         known = [gap for gap in self.gaps if gap.known]
-        return bool(known) and max(abs(gap.after.value) for gap in known) > max(abs(gap.before.value) for gap in known) + NOISE
+        return bool(known) and max(abs(gap.after.value) for gap in known) > max(abs(gap.before.value) for gap in known) + RATE_NOISE
 
     @property
     def same(self) -> bool:
@@ -206,14 +206,14 @@ def judge(
     limit, change = performance_limit(goal, old.value), pair.performance_change(goal.performance)
     level = max(1 - 2 * (1 - settings.level) / (labels * max(len(gaps), 1)), 0.5)  # one-sided, shared by groups and labels
     increase, reduce = _factors(gaps, scores, before, after, goal.measure, level)
-    kept = bool(new.value >= limit - NOISE)
+    kept = bool(new.value >= limit - RATE_NOISE)
     met = None
     if goal.max_gap is not None:
-        within = all(gap.known and bool(abs(gap.after.value) <= goal.max_gap + NOISE) for gap in gaps)
+        within = all(gap.known and bool(abs(gap.after.value) <= goal.max_gap + RATE_NOISE) for gap in gaps)
         met = kept and all(reached for reached, _, _ in rates) and within
     harms = []
     least = min(limit, old.value if old.value >= limit else old.value - goal.allowed_loss)
-    if new.value < least - NOISE:  # undefined performance is no harm
+    if new.value < least - RATE_NOISE:  # undefined performance is no harm
         relative = goal.min_performance is None or goal.original is not None or old.value < limit  # counted from the original on these rows
         clear = old.value + change.high < least if relative else new.high < least
         numbers = {"before": old.value, "after": new.value, "limit": limit, "change": change.value, "low": change.low, "high": change.high}
@@ -309,16 +309,16 @@ def _factors(
         to_change = np.where(change < 0, high - change, change - low) / np.abs(change)
         aside = from_zero(ONE_SE)  # a gap that changed sides must lie clearly on the new one
         larger = np.where(old * new < 0, np.maximum(to_change, aside), to_change)
-        increase = np.where(known & (np.abs(new) > np.abs(old) + NOISE), larger, np.inf)
+        increase = np.where(known & (np.abs(new) > np.abs(old) + RATE_NOISE), larger, np.inf)
         own = np.maximum(to_change, from_zero(level))
-        below_itself = np.where(np.abs(new) >= np.abs(old) - NOISE, np.inf, own)
+        below_itself = np.where(np.abs(new) >= np.abs(old) - RATE_NOISE, np.inf, own)
         worst = int(np.where(known, np.abs(old), -1.0).argmax())
         old_low, old_high = (ends[worst] for ends in limits(before))
         new_low, new_high = limits(after)
         down, up = old[worst] - old_low if old[worst] > 0 else old_high - old[worst], np.where(new > 0, new_high - new, new - new_low)
         difference = np.abs(old[worst]) - np.abs(new)
         below_worst = np.where(old[worst] * new > 0, np.hypot(down, up), down + up) / difference
-        below_worst[(difference <= NOISE) | (np.arange(len(gaps)) == worst)] = np.inf
+        below_worst[(difference <= RATE_NOISE) | (np.arange(len(gaps)) == worst)] = np.inf
     return increase, np.minimum(below_itself, below_worst)
 
 
@@ -339,8 +339,8 @@ def _kept_rates(pair: Paired, after: FloatArray, goal: Goal, labels: int) -> lis
             if sums[name].patients[k] < pair.settings.min_patients:
                 continue
             limit = float(old[k]) if least == BEFORE else float(least)
-            below = float(new[k]) < limit - NOISE
-            clear = change.high < 0 if least == BEFORE else bool(high[k] < limit and new[k] < old[k] - NOISE)
+            below = float(new[k]) < limit - RATE_NOISE
+            clear = change.high < 0 if least == BEFORE else bool(high[k] < limit and new[k] < old[k] - RATE_NOISE)
             numbers = {"rate": rate, "before": float(old[k]), "after": float(new[k]), "limit": limit}
             note = Note("rate_worse", attribute.levels[k], {**numbers, "change": change.value, "low": change.low, "high": change.high})
             rates.append((not below, below and clear, note))
@@ -355,7 +355,9 @@ def _patients_needed(judgement: Judgement, increase: FloatArray, reduce: FloatAr
         patients = judgement.patients * FEW_PATIENTS / least if least and least < FEW_PATIENTS else 0.0
     else:
         factors = [float(min(increase) if judgement.larger else max(reduce))]
-        if judgement.performance_after.value >= judgement.performance_limit - NOISE and all(abs(gap.after.value) < limit for gap in gaps):
+        if judgement.performance_after.value >= judgement.performance_limit - RATE_NOISE and all(
+            abs(gap.after.value) < limit for gap in gaps
+        ):
             ends = [(gap.after.value, gap.after.simultaneous_low, gap.after.simultaneous_high) for gap in gaps]
             to_close = [max((high - value) / (limit - value), (value - low) / (limit + value)) for value, low, high in ends]
             factors.append(max(to_close))

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from equipoise.models import Repairable
 
-NAMES = {"unit": "units", "channel": "units", "input": "columns of the input", "head": "heads of attention"}
+UNIT_NAMES = {"unit": "units", "channel": "units", "input": "columns of the input", "head": "heads of attention"}
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def pruning(model: Repairable, data: Data, goal: Goal, settings: PruningSettings
             float(each),
             scores=scores,
             stop_below=settings.stop_below,
-            notes=(Note("pruned", NAMES[settings.granularity], off),),
+            notes=(Note("pruned", UNIT_NAMES[settings.granularity], off),),
         )
         if data.moving:  # the largest gap may be another one now; its influence is used from the next step on
             pull = data.pull(now)

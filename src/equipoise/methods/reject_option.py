@@ -39,9 +39,9 @@ KAMIRAN = """@inproceedings{kamiran2012decision,
   booktitle = {IEEE International Conference on Data Mining},
   year      = {2012}
 }"""
-POINT = "point (threshold, margin)"
-DIRECTIONS = ("auto", "kamiran")
-LOW, HIGH = 0.01, 0.99  # of the thresholds, as in AIF360
+GRID_POINT = "point (threshold, margin)"
+BAND_DIRECTIONS = ("auto", "kamiran")
+LOWEST_THRESHOLD, HIGHEST_THRESHOLD = 0.01, 0.99  # of the thresholds, as in AIF360
 COUNT_NOISE = 1e-12  # tolerance in comparisons of sums of counts
 
 
@@ -56,7 +56,7 @@ class RejectOptionSettings:
     direction: str = "auto"  # the band favours disadvantaged groups; "kamiran": all groups but the reference
 
     def __post_init__(self) -> None:
-        pick("direction of the reject option", self.direction, DIRECTIONS)
+        pick("direction of the reject option", self.direction, BAND_DIRECTIONS)
         if not 0 <= self.max_gap <= 1:
             raise BadInput(f"the maximum gap of the reject option lies in [0, 1]; got {self.max_gap}")
         if self.thresholds < 1 or self.margins < 1 or self.quantiles < 0:
@@ -124,7 +124,7 @@ def fit(scores: Scores, goal: Goal, settings: RejectOptionSettings = RejectOptio
     """The best threshold and margin for these scores, which should be validation scores."""
     original, settled = original_rule(REJECT_OPTION, scores, goal)
     levels, max_gap = scores.attribute.levels, settings.max_gap if goal.max_gap is None else goal.max_gap
-    thresholds = np.linspace(LOW, HIGH, settings.thresholds)  # (t,)
+    thresholds = np.linspace(LOWEST_THRESHOLD, HIGHEST_THRESHOLD, settings.thresholds)  # (t,)
     if settings.quantiles:
         shares = (np.arange(settings.quantiles) + 0.5) / settings.quantiles
         thresholds = np.unique(np.concatenate([thresholds, np.quantile(scores.score, shares), [original.value]]))
@@ -172,10 +172,10 @@ def fit(scores: Scores, goal: Goal, settings: RejectOptionSettings = RejectOptio
     rule, top = rule_at(step, int(best[step]), f"chosen by {REJECT_OPTION} with {settled}"), int(rank[step, best[step]])
     limits = settled.derived(max_gap=max_gap, max_loss=None)
     if top == 1:
-        why = selected(POINT, "gap", limits, 0, rank.size, abs(gap[step, best[step]]))
+        why = selected(GRID_POINT, "gap", limits, 0, rank.size, abs(gap[step, best[step]]))
     else:
         limits = limits if top == 2 else settled.derived(max_gap=None)
-        why = selected(POINT, "performance", limits, int((rank == 2).sum()), rank.size, performance[step, best[step]])
+        why = selected(GRID_POINT, "performance", limits, int((rank == 2).sum()), rank.size, performance[step, best[step]])
     met, notes = top == 2 or (top == 1 and goal.max_gap is None), (Note("needs_group"), Note("band", ", ".join(rule.favoured)))
     return Fit(rule, trace, step + 1, (why,), met, settled, notes, grid=grid)
 

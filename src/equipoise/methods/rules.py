@@ -23,17 +23,19 @@ from equipoise import measures
 from equipoise.data import Scores
 from equipoise.errors import BadInput, pick, raise_all, validation_problems
 from equipoise.measures import NEVER, RATES, Cells, FloatArray, Rule, Threshold, cells_at, is_quotient, performance_values, terms, worst_gap
-from equipoise.methods.choosing import WORST, plain_rule, refused, select
+from equipoise.methods.choosing import WORST, newly_constant, plain_rule, select
 from equipoise.methods.contract import METHODS, Fit, FitStep
-from equipoise.methods.evaluation import kept_rates, limits_of, spare
+from equipoise.methods.evaluation import kept_rates, limits_of, smallest_margin
 from equipoise.methods.goal import Goal, Note
 
-SCHEMA, SCHEMA_VERSION = "equipoise.rule", 2
+RULE_SCHEMA, RULE_SCHEMA_VERSION = "equipoise.rule", 2
 Cut = Annotated[float, Ge(0.0), Le(NEVER)]
 Share = Annotated[float, Ge(0.0), Le(1.0)]
 Groups = Annotated[tuple[str, ...], MinLen(1)]
 GRID_STEPS = 20  # 5 % of the original gap each
-SHARES: tuple[float, ...] = tuple(k / GRID_STEPS for k in range(1, GRID_STEPS + 1))  # removed shares of the original gap, from step 1 on
+REMOVED_SHARES: tuple[float, ...] = tuple(
+    k / GRID_STEPS for k in range(1, GRID_STEPS + 1)
+)  # removed shares of the original gap, from step 1 on
 
 
 class FittedRule:
@@ -90,7 +92,7 @@ def rule_to_dict(rule: Rule) -> dict[str, object]:
 
 def _about(rule: "Rule | type[Rule]") -> dict[str, object]:
     """The entries that every rule has in a file."""
-    return {"schema": SCHEMA, "schema_version": SCHEMA_VERSION, "needs_group": rule.needs_group, "randomised": rule.randomised}
+    return {"schema": RULE_SCHEMA, "schema_version": RULE_SCHEMA_VERSION, "needs_group": rule.needs_group, "randomised": rule.randomised}
 
 
 def read_rule(content: bytes, source: str) -> Rule:
@@ -106,11 +108,13 @@ def rule_from_dict(plain: object, source: str = "rule.json") -> Rule:
     """The rule that `rule_to_dict` wrote; raises one error that lists all problems."""
     from pydantic import TypeAdapter, ValidationError  # late: `import equipoise` does not need it
 
-    if not isinstance(plain, dict) or plain.get("schema") != SCHEMA:
-        raise BadInput(f"{source} holds no decision rule of Equipoise (schema {SCHEMA!r}). Name the folder that `equipoise debias` wrote.")
-    if plain.get("schema_version") != SCHEMA_VERSION:
+    if not isinstance(plain, dict) or plain.get("schema") != RULE_SCHEMA:
         raise BadInput(
-            f"{source} has version {plain.get('schema_version')!r}; this Equipoise reads {SCHEMA_VERSION}. Use the one that wrote it."
+            f"{source} holds no decision rule of Equipoise (schema {RULE_SCHEMA!r}). Name the folder that `equipoise debias` wrote."
+        )
+    if plain.get("schema_version") != RULE_SCHEMA_VERSION:
+        raise BadInput(
+            f"{source} has version {plain.get('schema_version')!r}; this Equipoise reads {RULE_SCHEMA_VERSION}. Use the one that wrote it."
         )
     kinds: dict[str, type[Any]] = {kind.KIND: kind for method in METHODS.values() for kind in method.rules} | {Threshold.KIND: Threshold}
     kind = kinds[pick(f"kind of rule in {source}:", str(plain.get("kind")), kinds)]
@@ -156,7 +160,7 @@ def rule_trace(rules: Sequence[Rule], scores: Scores, goal: Goal) -> pd.DataFram
     }
     if goal.keep:
         rates = kept_rates(goal.keep, cells)
-        columns["spare"] = spare(rates, limits_of(goal.keep, rates[0]))
+        columns["spare"] = smallest_margin(rates, limits_of(goal.keep, rates[0]))
     return pd.DataFrame(columns)
 
 
@@ -168,7 +172,7 @@ def fit_steps(fit: Fit, method: str, scores: Scores) -> tuple[FitStep, ...]:
     return (FitStep(original), *map(FitStep, fit.grid()), FitStep(fit.rule, fit.model))
 
 
-def along(fit: Fit, method: str, scores: Scores) -> Fit:
+def with_steps(fit: Fit, method: str, scores: Scores) -> Fit:
     """The fit of a goal with its steps, one per row of the trace."""
     if fit.steps:
         return fit
@@ -179,11 +183,11 @@ def along(fit: Fit, method: str, scores: Scores) -> Fit:
 def not_constant(fit: Fit, method: str, scores: Scores) -> Fit:
     """The fit; if the decisions of its rule are constant, the best of the method's other rules, or the original."""
     original, codes = plain_rule(method, fit.trace["threshold"].iloc[0], scores, fit.goal, original=True), scores.attribute.codes
-    if not refused(np.stack([original.decide(scores), fit.rule.decide(scores)]), codes)[1]:
+    if not newly_constant(np.stack([original.decide(scores), fit.rule.decide(scores)]), codes)[1]:
         return fit
-    wide = along(fit, method, scores)
+    wide = with_steps(fit, method, scores)
     usable = wide.trace.copy()
-    usable.loc[refused(np.stack([step.rule.decide(scores) for step in wide.steps]), codes), ["gap", "performance"]] = WORST
+    usable.loc[newly_constant(np.stack([step.rule.decide(scores) for step in wide.steps]), codes), ["gap", "performance"]] = WORST
     chosen = select(usable, wide.goal)
     if chosen.row:
         return replace(wide, rule=wide.steps[chosen.row].rule, chosen=chosen.row, why=(Note("constant"), *chosen.why), met=chosen.met)
@@ -214,7 +218,7 @@ def gap_windows(scores: Scores, goal: Goal, original: float) -> Iterator[tuple[f
     """For each removed share of the original threshold's largest gap: the share, and the lowest and highest remaining gap."""
     before = cells_at(scores, original)
     gap, slack = np.array([worst_gap(goal.measure, before)]), np.array([half_rows(goal.measure, before).min()])
-    for share in SHARES:
+    for share in REMOVED_SHARES:
         low, high = (float(edge[0]) for edge in windows(gap, share, slack))
         if len(scores.attribute.levels) > 2:  # the largest of several gaps may change sides when another group becomes the worst
             low, high = -max(-low, high), max(-low, high)

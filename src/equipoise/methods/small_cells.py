@@ -17,9 +17,9 @@ from equipoise.methods.candidate import LabelCandidate
 from equipoise.methods.goal import Goal, Note
 from equipoise.methods.step_estimates import StepEstimates
 
-SHOWN = 6  # number of cells listed; the rest is only counted
+CELLS_LISTED = 6  # number of cells listed; the rest is only counted
 MIN_PATIENTS = 5  # in every cell, unless a repair is forced
-UNEQUAL = 10  # times as many rows: too large a group to be merged with
+UNEQUAL_SIZES = 10  # times as many rows: too large a group to be merged with
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def note_rows(candidate: LabelCandidate, rows: Rows, without_group: str = "") ->
                 else:
                     about |= {"of": cell.rate, "error": float(evidence.rate_se(cell.rate)[0, cell.code]), "each": False}
                 entries.append(about)
-            numbers = {"cells": tuple(entries), "advice": merging(rows, cells, measured.measure)}
+            numbers = {"cells": tuple(entries), "advice": advise_merging(rows, cells, measured.measure)}
             notes.append(Note("small_cells", measured.measure, numbers))
     return replace(candidate, notes=tuple(notes))
 
@@ -81,8 +81,8 @@ def advice(cohort: Rows, goal: Goal) -> list[str]:
     for rates in ((*_measured(goal), *goal.keep), ("tpr", "fpr")):  # a method may need more labels than the measure, as equalised odds does
         cells = cells_of(cohort, rates)
         if counts := [f"{cell.group!r} has {cell.counted}" for cell in cells if cell.count < FEW_ROWS]:
-            more = f" and {len(counts) - SHOWN} more cells are as small" if len(counts) > SHOWN else ""
-            return [f"too few in {cohort.name}: {', '.join(counts[:SHOWN])}{more}. {merging(cohort, cells)}"]
+            more = f" and {len(counts) - CELLS_LISTED} more cells are as small" if len(counts) > CELLS_LISTED else ""
+            return [f"too few in {cohort.name}: {', '.join(counts[:CELLS_LISTED])}{more}. {advise_merging(cohort, cells)}"]
     return []
 
 
@@ -103,11 +103,11 @@ def check_cells(sets: Mapping[str, Rows], goals: Mapping[str, Goal], label: str 
         if not short:
             continue
         words = {None: "", 0: " negatives", 1: " positives"}
-        shown = list(short.items())[:SHOWN]
+        shown = list(short.items())[:CELLS_LISTED]
         lines = [f"  {group!r}{words[y]}: {', '.join(f'{n:,} in {key}' for key, n in by_set.items())}" for (group, y), by_set in shown]
-        lines += [f"  and {len(short) - SHOWN} more cells"] if len(short) > SHOWN else []
+        lines += [f"  and {len(short) - CELLS_LISTED} more cells"] if len(short) > CELLS_LISTED else []
         worst = min(parts, key=lambda key: min(cell.count for cell in cells[key].values()))
-        todo, unit = merging(parts[worst], list(cells[worst].values()), goal.measure), next(iter(cells[worst].values())).unit
+        todo, unit = advise_merging(parts[worst], list(cells[worst].values()), goal.measure), next(iter(cells[worst].values())).unit
         who = f"{called}: {goal.measure}" if called else goal.measure
         head = f"{who} needs at least {MIN_PATIENTS} {unit} in every cell of group and label that it compares"
         force = "--set repair.force=true (in Python force=True) goes on; the outcome can then only be unclear or harm."
@@ -130,7 +130,7 @@ def cells_of(cohort: Rows, rates: Sequence[str]) -> list[CellCount]:
     return list(cells.values())
 
 
-def merging(cohort: Rows, cells: Sequence[CellCount], measure: str | None = None) -> str:
+def advise_merging(cohort: Rows, cells: Sequence[CellCount], measure: str | None = None) -> str:
     """Advice in words: the groups to merge so that none of these cells is too small, and alternatives."""
     attribute = cohort.attribute
     by_group = [[cell for cell in cells if cell.code == code] for code in range(len(attribute.levels))]
@@ -149,15 +149,15 @@ def merging(cohort: Rows, cells: Sequence[CellCount], measure: str | None = None
         return all(sum(cell.count for cell in merged) >= FEW_ROWS for merged in zip(*(by_group[code] for code in pool), strict=True))
 
     together = sum(rows[code] for code in pool)
-    while pool and large and (len(pool) == 1 or not enough()) and rows[large[0]] <= UNEQUAL * together:
+    while pool and large and (len(pool) == 1 or not enough()) and rows[large[0]] <= UNEQUAL_SIZES * together:
         pool.append(large.pop(0))  # the smallest of the large groups; with a much larger one, it would be that one by another name
     names = [named[code] for code in pool]
     if len(pool) > 1 and (enough() or not large):
-        last = names.pop() if len(names) <= SHOWN else f"{len(names) - SHOWN} more"
+        last = names.pop() if len(names) <= CELLS_LISTED else f"{len(names) - CELLS_LISTED} more"
         short = "" if enough() else ", and use more rows, for together they are too few as well"
-        todo.append(f"merge {', '.join(names[:SHOWN])} and {last} into 'other'{short}")
+        todo.append(f"merge {', '.join(names[:CELLS_LISTED])} and {last} into 'other'{short}")
     elif pool:
-        listed = ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+        listed = ", ".join(names[:CELLS_LISTED]) + (f" and {len(names) - CELLS_LISTED} more" if len(names) > CELLS_LISTED else "")
         todo.append(
             f"use more rows of {listed}, or leave these out by emptying their {attribute.name!r}; no group is small enough to merge with"
         )

@@ -22,7 +22,7 @@ import numpy as np
 from equipoise.errors import BadInput, pick
 from equipoise.measures import gap_values, largest_gap, sweep
 from equipoise.methods.contract import Speed, Step, Steps, Work
-from equipoise.methods.evaluation import Data, Evaluation
+from equipoise.methods.evaluation import ZERO_GAP, Data, Evaluation
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,23 +30,22 @@ if TYPE_CHECKING:
     from equipoise.models import Optimiser, Repairable
 
 SCHEDULES = ("adaptive", "paper")
-UNIT = "% of the gap removed"  # unit of the steps of the adaptive schedule
-SHARE = 0.05  # of the original gap: one step of the grid, and the aim of a trial
+ADAPTIVE_UNIT = "% of the gap removed"  # unit of the steps of the adaptive schedule
+STEP_SHARE = 0.05  # of the original gap: one step of the grid, and the aim of a trial
 LEAST_CHANGE, MOST_CHANGE = 0.02, 0.15  # smallest and largest change by an accepted trial, as shares of the original gap
-FLAT = 1e-3  # thresholds within this of the best performance count as equally good, however many rows there are
-CHANCE = 0.5  # performance of random decisions
-CLOSE = 0.01  # a gap that counts as zero
-BEYOND = 0.2  # how far a run goes beyond zero, as a share of the original gap
+EQUAL_PERFORMANCE = 1e-3  # thresholds within this of the best performance count as equally good, however many rows there are
+CHANCE_PERFORMANCE = 0.5  # performance of random decisions
+OVERSHOOT = 0.2  # how far a run goes beyond zero, as a share of the original gap
 EVALS_PER_EPOCH = 3  # of the paper's schedule
 TRIAL_BATCHES = 4  # mini-batches per trial
-GROWTH = 10.0  # factor of the learning rate until a trial moves the gap
-FASTER, SLOWER = 2.0, 0.1  # largest and smallest factor of the learning rate after that
-ROOM = 2.0  # factor by which the limit on the learning rate is relaxed after each accepted trial
-AFTER = 8  # trials allowed beyond zero
-STALLED = 15  # trials without a new step, after which a run ends
-FALLS = 8  # trials after which performance did not hold, before a run ends
-REJECTIONS = 3  # in a row for one reason, after which a trial is accepted anyway, or the run ends
-FASTEST = 10.0  # at this learning rate, a network that has not moved will not move
+FIRST_RATE_GROWTH = 10.0  # factor of the learning rate until a trial moves the gap
+LARGEST_RATE_GROWTH, SMALLEST_RATE_GROWTH = 2.0, 0.1  # largest and smallest factor of the learning rate after that
+RATE_LIMIT_GROWTH = 2.0  # factor by which the limit on the learning rate is relaxed after each accepted trial
+TRIALS_BEYOND_ZERO = 8  # trials allowed beyond zero
+TRIALS_WITHOUT_STEP = 15  # trials without a new step, after which a run ends
+MOST_FALLS = 8  # trials after which performance did not hold, before a run ends
+MOST_REJECTIONS = 3  # in a row for one reason, after which a trial is accepted anyway, or the run ends
+LARGEST_RATE = 10.0  # at this learning rate, a network that has not moved will not move
 
 
 @dataclass
@@ -76,25 +75,25 @@ class Control:
     @property
     def close(self) -> float:
         """The share of the original gap that counts as zero."""
-        return CLOSE / abs(self.start)
+        return ZERO_GAP / abs(self.start)
 
     def judge(self, gap: float, holds: bool) -> tuple[bool, int | None]:
         """Whether a trial is accepted, and its step number if it is a new step; sets the next learning rate."""
         share = self.removed(gap)
         self.after += self.share >= 1 - self.close
         self.stalled += 1
-        self.done = self.after > AFTER or self.stalled > STALLED
+        self.done = self.after > TRIALS_BEYOND_ZERO or self.stalled > TRIALS_WITHOUT_STEP
         if not holds or not np.isfinite(share):  # shorter trials, until these move nothing either
             self.falls += 1
-            self.done |= not self._reject("fell", 0.25) or self.falls > FALLS
+            self.done |= not self._reject("fell", 0.25) or self.falls > MOST_FALLS
             return False, None
         change = share - self.share
         if self.share < 1 - self.close and share > 1 + self.close:
-            if self._reject("crossed", max(SLOWER, min(0.7, (1 - self.share) / change))):
+            if self._reject("crossed", max(SMALLEST_RATE_GROWTH, min(0.7, (1 - self.share) / change))):
                 return False, None
             self.done = True  # no state was found between the two sides of zero
             return self._accept(share)
-        if change > max(MOST_CHANGE, 2 * self.coarse) and self._reject("far", max(SLOWER, min(0.5, SHARE / change))):
+        if change > max(MOST_CHANGE, 2 * self.coarse) and self._reject("far", max(SMALLEST_RATE_GROWTH, min(0.5, STEP_SHARE / change))):
             return False, None
         if change <= -max(LEAST_CHANGE, self.coarse / 2) and self._reject("back", 0.3):
             return False, None
@@ -104,7 +103,7 @@ class Control:
         """Lowers the learning rate; False if that has been done too often."""
         count = self.rejected.get(reason, 0) + 1
         self.rejected[reason] = count
-        if count > (2 * REJECTIONS if reason in ("crossed", "fell") or not self.moved else REJECTIONS):
+        if count > (2 * MOST_REJECTIONS if reason in ("crossed", "fell") or not self.moved else MOST_REJECTIONS):
             return False
         self.too_high = self.rate
         self.rate *= factor
@@ -113,7 +112,7 @@ class Control:
     def _accept(self, share: float) -> tuple[bool, int | None]:
         """Sets the next learning rate, and returns the number of the step if it is a new one."""
         change, self.share = share - self.share, share
-        if max(self.rejected.values(), default=0) > REJECTIONS and self.worked is not None:
+        if max(self.rejected.values(), default=0) > MOST_REJECTIONS and self.worked is not None:
             # Shorter trials did not help: many decisions change at once here, whatever the learning rate.
             self.rate, self.too_high = self.worked, np.inf
             self.rejected.clear()
@@ -121,18 +120,24 @@ class Control:
             if change >= LEAST_CHANGE:
                 self.moved, self.worked = True, self.rate
                 self.rejected.clear()
-            factor = min(FASTER, max(0.5, SHARE / abs(change))) if abs(change) >= LEAST_CHANGE else FASTER if self.moved else GROWTH
+            factor = (
+                min(LARGEST_RATE_GROWTH, max(0.5, STEP_SHARE / abs(change)))
+                if abs(change) >= LEAST_CHANGE
+                else LARGEST_RATE_GROWTH
+                if self.moved
+                else FIRST_RATE_GROWTH
+            )
             higher = self.rate * factor
             self.rate = higher if higher < self.too_high else max(self.rate, float(np.sqrt(self.rate * self.too_high)))
-            self.too_high *= ROOM
+            self.too_high *= RATE_LIMIT_GROWTH
         at_zero = abs(1 - share) <= self.close
-        if self.rate > FASTEST or (at_zero and not self.onwards) or share >= 1 + BEYOND:
+        if self.rate > LARGEST_RATE or (at_zero and not self.onwards) or share >= 1 + OVERSHOOT:
             self.done = True
-        number = int(np.floor(share / SHARE + 0.5))
+        number = int(np.floor(share / STEP_SHARE + 0.5))
         if at_zero:
-            number = max(number, round(1 / SHARE))
+            number = max(number, round(1 / STEP_SHARE))
         elif share < 1:
-            number = min(number, round(1 / SHARE) - 1)
+            number = min(number, round(1 / STEP_SHARE) - 1)
         if number <= self.number:
             return True, None
         self.number, self.stalled = number, 0
@@ -174,7 +179,7 @@ def smooth_gap(data: Data, evaluation: Evaluation) -> float:
         best = min(performance.max(), 1.0)  # a perfect network may exceed 1 by rounding
         positives = label.y.sum()
         error = np.sqrt(best * (1 - best) * (1 / positives + 1 / (len(label.y) - positives))) / 2
-        chance = np.clip(1 - (best - performance) / max(error, FLAT), 0, None)
+        chance = np.clip(1 - (best - performance) / max(error, EQUAL_PERFORMANCE), 0, None)
         chance /= chance.sum()
         below = np.searchsorted(swept.thresholds[::-1], scores, side="right")
         decided = np.concatenate([[0.0], np.cumsum(chance[::-1])])[below]  # the probability of a positive decision
@@ -192,12 +197,12 @@ def check_schedule(method: str, settings: Any) -> None:
         )
 
 
-def scheduled_unit(settings: Any) -> str:
+def schedule_unit(settings: Any) -> str:
     """The unit of the steps of fine-tuning."""
-    return UNIT if settings.schedule == "adaptive" else "epochs"
+    return ADAPTIVE_UNIT if settings.schedule == "adaptive" else "epochs"
 
 
-def scheduled_work(speed: Speed, settings: Any, epochs: int, most: str = "") -> Work:
+def schedule_work(speed: Speed, settings: Any, epochs: int, most: str = "") -> Work:
     """The work of fine-tuning: epochs with a few evaluations each, or trials of a few mini-batches and one evaluation each.
 
     `epochs` is the number in the paper, used if the settings have none.
@@ -212,7 +217,7 @@ def scheduled_work(speed: Speed, settings: Any, epochs: int, most: str = "") -> 
     return Work(steps * (rows + per_trial), steps, f"at most {steps} evaluations, each after {TRIAL_BATCHES} mini-batches")
 
 
-def scheduled(
+def schedule_steps(
     model: Repairable,
     data: Data,
     shuffle: np.random.Generator,
@@ -264,11 +269,11 @@ def adaptive(
     """
     # The minimum performance (labels,): the goal's; without one, halfway between chance and the original, and never above the original's.
     original = np.array([result.performance for result in data.start.each])
-    halfway = (original + CHANCE) / 2
+    halfway = (original + CHANCE_PERFORMANCE) / 2
     least = halfway if data.least is None else np.where(np.isnan(data.least), halfway, data.least)
     least = np.minimum(np.maximum(least, stop_below), original)
     start, signed = smooth_gap(data, data.start), len(data.labels) == 1 and len(data.labels[0].attribute.levels) == 2
-    coarse = float(np.abs(data.functional(data.start)[1]).max()) / max(abs(start), CLOSE)
+    coarse = float(np.abs(data.functional(data.start)[1]).max()) / max(abs(start), ZERO_GAP)
     control = Control(settings.learning_rate, start, signed, not data.moving, coarse, done=not abs(start) > 0)
     model.mark()
     for trial in range(1, settings.max_steps + 1):
@@ -282,7 +287,7 @@ def adaptive(
             slow = control.removed(gap) - control.share < LEAST_CHANGE
             accepted, number = control.judge(gap, holds)
             if number is not None:
-                yield Step(number, progress, 100 * SHARE, seen=evaluation)
+                yield Step(number, progress, 100 * STEP_SHARE, seen=evaluation)
         if accepted:
             model.mark()
         else:

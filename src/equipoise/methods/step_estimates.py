@@ -190,7 +190,7 @@ class StepEstimates:
         return spread
 
 
-def corrected(whole: FloatArray, held: FloatArray, tuned: FloatArray, parts: int, at: Sequence[float], grows: bool) -> FloatArray:
+def correct_optimism(whole: FloatArray, held: FloatArray, tuned: FloatArray, parts: int, at: Sequence[float], grows: bool) -> FloatArray:
     """The decisions (steps, n) of a fit to all rows, corrected for optimism by those of fits to parts of the rows.
 
     The optimism is smoothed over the steps: its mean or, if it grows with the steps, a line through them at these positions. The first step
@@ -198,7 +198,7 @@ def corrected(whole: FloatArray, held: FloatArray, tuned: FloatArray, parts: int
     evidence of the optimism of the others.
 
     >>> whole, held, tuned = np.zeros((3, 1)), np.array([[1.0], [4.0], [4.0]]), np.ones((3, 1))
-    >>> [corrected(whole, held - [[0.5], [0], [0]], tuned, 2, [0, 1, 2], grows=grows)[:, 0].round(6).tolist() for grows in (False, True)]
+    >>> [correct_optimism(whole, held - [[0.5], [0], [0]], tuned, 2, [0, 1, 2], own)[:, 0].round(6).tolist() for own in (False, True)]
     [[0.916667, 0.916667, 0.916667], [0.041667, 0.916667, 1.791667]]
     """
     optimism = held - tuned

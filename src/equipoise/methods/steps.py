@@ -22,30 +22,31 @@ from equipoise.methods.choosing import (
     ChosenStep,
     Merit,
     choose_step,
-    constant,
     cross_fitted,
-    lacking,
+    is_constant,
     merit,
+    missed_limits,
+    newly_constant,
     plain_rule,
-    refused,
     select,
     too_low,
 )
 from equipoise.methods.contract import PART_TOO_SMALL, Kind, MethodRun, Rng, Step, Steps, is_adaptive
-from equipoise.methods.evaluation import HALF, NOISE, Data, Evaluation, LabelResult, decided_at, trace_of
+from equipoise.methods.evaluation import DECISION_CUT, RATE_NOISE, Data, Evaluation, LabelResult, decisions_at, trace_of
 from equipoise.methods.goal import Note, Why
-from equipoise.methods.rules import SHARES
-from equipoise.methods.step_estimates import StepEstimates, corrected
+from equipoise.methods.rules import REMOVED_SHARES
+from equipoise.methods.step_estimates import StepEstimates, correct_optimism
 
 if TYPE_CHECKING:
     from torch import nn
 
 
-HALVES, ALL_ROWS = 0.45, 0.5  # shares of the remaining time for the runs on halves, then for all rows; the rest is for repeating
+# Shares of the remaining time for the runs on halves, then for all rows; the rest is for repeating.
+TIME_FOR_HALVES, TIME_FOR_ALL_ROWS = 0.45, 0.5
 
 
 @dataclass(frozen=True, eq=False)
-class Half:
+class HalfSet:
     """A part of the rows to repair on, and the rows that are held out from it."""
 
     cohort: Cohort  # the rows to repair on, possibly repeated
@@ -54,7 +55,7 @@ class Half:
     elsewhere: Cohort | None = None  # the held-out rows, repeated to the same length; None if no rows are held out
 
 
-class _Past(NamedTuple):
+class StepRecord(NamedTuple):
     """A step of the trace with the results of each label, its row in the trace of all labels, and its merit."""
 
     step: Step
@@ -64,20 +65,20 @@ class _Past(NamedTuple):
     refused: bool  # for constant decisions, unlike the original's
 
 
-def run_steps(run: MethodRun, half: Half | None = None, until: ChosenStep | None = None) -> tuple[Candidate, list[BoolArray]]:
+def run_steps(run: MethodRun, half: HalfSet | None = None, until: ChosenStep | None = None) -> tuple[Candidate, list[BoolArray]]:
     """The candidate of a method with steps; on a half, with the decisions (rows, labels) of each step on all rows of the whole set.
 
     With `until`, the method runs up to that step, which is chosen.
     """
-    search = _Search(run if half is None else replace(run, rows=half.cohort), half, until)
+    search = StepSearch(run if half is None else replace(run, rows=half.cohort), half, until)
     search.run_to_end()
     return search.candidate(), search.decisions
 
 
-class _Search:
+class StepSearch:
     """The steps of a method, and the best of them so far."""
 
-    def __init__(self, run: MethodRun, half: Half | None, until: ChosenStep | None) -> None:
+    def __init__(self, run: MethodRun, half: HalfSet | None, until: ChosenStep | None) -> None:
         from equipoise.models import under_repair
 
         self.run, self.method, self.half, self.until = run, run.method, half, until
@@ -92,7 +93,7 @@ class _Search:
                 raise BadInput(f"{run.train.name!r} has the groups {train_levels}, {self.cohort.name!r} has {levels}")
             fresh = run.method.start(self.model, run.seed)
             self.network, self.elsewhere = under_repair(fresh, run.train), self.cohort.inputs
-        self.past: list[_Past] = []
+        self.past: list[StepRecord] = []
         self.best: int | None = None  # row of the trace
         self.decisions: list[BoolArray] = []
         self.trials = 0  # evaluations after that of the original
@@ -172,7 +173,7 @@ class _Search:
         worst = self.data.labels[int(np.argmax([result.size for result in evaluation.each]))].name
         performance = evaluation.performance if evaluation.recall is None else evaluation.recall
         joint = {"step": step.number, "gap": evaluation.gap, "performance": performance, "threshold": np.nan, "label": worst}
-        now = _Past(step, evaluation.each, joint, merit(evaluation.each, self.settled), self._constant(evaluation))
+        now = StepRecord(step, evaluation.each, joint, merit(evaluation.each, self.settled), self._constant(evaluation))
         self.past.append(now)
         if eligible and not now.refused and (self.best is None or now.merit > self.past[self.best].merit):
             self.best = len(self.past) - 1
@@ -184,7 +185,7 @@ class _Search:
         if not self.run.refuse_constant or self.data.classes or self.constant_before:
             return False
         parts = zip(self.data.parts, evaluation.each, strict=True)
-        return any(constant(decided_at(evaluation.scores[rows], own.threshold), label.attribute.codes) for (rows, label), own in parts)
+        return any(is_constant(decisions_at(evaluation.scores[rows], own.threshold), label.attribute.codes) for (rows, label), own in parts)
 
     def candidate(self) -> Candidate:
         """The candidate with the chosen step."""
@@ -204,7 +205,7 @@ class _Search:
             if self.network.reduced or self.data.classes:  # evaluated in full precision on the network that is delivered
                 label, scores = self.data.labels[at], predict(view, self.parts[at]).score
                 if self.data.classes:
-                    result = label.decided(decided_at(scores, HALF))
+                    result = label.decided(decisions_at(scores, DECISION_CUT))
                 else:
                     result = label.evaluate(scores, self.within) if row or label.threshold is None else label.original(scores)
             each[name] = self._label_candidate(at, row, view, result)
@@ -215,7 +216,7 @@ class _Search:
         given, settled, step = self.goals[at], self.settled[at], self.past[row].step
         results = [result if k == row else past.each[at] for k, past in enumerate(self.past)]
         trace = trace_of(results, [past.step.number for past in self.past])
-        missing = lacking(result, settled, settled if self.within is None else given)
+        missing = missed_limits(result, settled, settled if self.within is None else given)
         met, kept = not missing, tuple[Note, ...]()
         if self.until is not None:
             why, met = self.until.why[at], self.until.met[at] and (met or not self.network.reduced)
@@ -276,15 +277,15 @@ def run_cross_fitted_steps(run: MethodRun) -> Candidate:
 
     goals = {name: goal.derived(selection=run.selection) for name, goal in run.in_sample.items()}
     model, whole, numbered = cast("nn.Module", run.model), cast(Cohort, run.rows).encoded(), is_adaptive(run.settings)
-    halves, on_halves = _halves(whole, run.seed, repeat=not numbered), run.within(HALVES)
+    halves, on_halves = _halves(whole, run.seed, repeat=not numbered), run.within(TIME_FOR_HALVES)
     try:
         runs = [run_steps(on_halves.within(1 / (len(halves) - k)), half) for k, half in enumerate(halves)]
     except EmptyCell as error:
         raise EmptyCell(*error.problems, PART_TOO_SMALL) from error
-    everything = replace(run, rows=whole).within(ALL_ROWS)
-    runs.append(run_steps(everything, Half(whole, np.arange(len(whole)), np.empty(0, np.int64))))
+    everything = replace(run, rows=whole).within(TIME_FOR_ALL_ROWS)
+    runs.append(run_steps(everything, HalfSet(whole, np.arange(len(whole)), np.empty(0, np.int64))))
     candidate = runs[-1][0]
-    shares, rows = aligned([found.trace for found, _ in runs], numbered)
+    shares, rows = align([found.trace for found, _ in runs], numbered)
     parts, views = whole.by_label, label_views(model, goals)
     evidence, without = [], np.zeros(len(shares), bool)
     for at, (name, part) in enumerate(parts.items()):
@@ -296,9 +297,9 @@ def run_cross_fitted_steps(run: MethodRun) -> Candidate:
         first, second, decisions = by_run
         outside = np.isin(places, halves[0].held)  # the second half was tuned on these rows
         held, tuned = np.where(outside, first, second), np.where(outside, second, first)
-        evidence.append(StepEstimates.of(corrected(decisions, held, tuned, 2, shares, grows=True), part, goals[name], held))
+        evidence.append(StepEstimates.of(correct_optimism(decisions, held, tuned, 2, shares, grows=True), part, goals[name], held))
         if not whole.kind.argmax:  # a class may be assigned to no row
-            without |= refused(decisions, part.attribute.codes)
+            without |= newly_constant(decisions, part.attribute.codes)
     numbers = candidate.trace["step"].tolist()
     originals = [float(own.trace["performance"].iloc[0]) for own in candidate.labels.values()]
     chosen = choose_step(evidence, [numbers[row] for row in rows[-1]], run.method.least_gap, without, originals)
@@ -327,7 +328,7 @@ def run_cross_fitted_steps(run: MethodRun) -> Candidate:
     return replace(candidate, labels=each, model=network, chosen=0)
 
 
-def _halves(cohort: Cohort, seed: int, repeat: bool = True) -> tuple[Half, Half]:
+def _halves(cohort: Cohort, seed: int, repeat: bool = True) -> tuple[HalfSet, HalfSet]:
     """Two halves of a cohort, stratified and split by patient; for each half, the other one is held out.
 
     With `repeat`, the rows of a half are repeated to the length of the whole set, so that an epoch has the same number of mini-batches;
@@ -339,8 +340,10 @@ def _halves(cohort: Cohort, seed: int, repeat: bool = True) -> tuple[Half, Half]
     longest = max(len(first), len(second))
     length = len(cohort) if repeat else longest
 
-    def half(own: IntArray, held: IntArray, number: int) -> Half:
-        return Half(cohort.take(np.resize(own, length), f"{cohort.name}/half {number}"), own, held, cohort.take(np.resize(held, longest)))
+    def half(own: IntArray, held: IntArray, number: int) -> HalfSet:
+        return HalfSet(
+            cohort.take(np.resize(own, length), f"{cohort.name}/half {number}"), own, held, cohort.take(np.resize(held, longest))
+        )
 
     return half(first, second, 1), half(second, first, 2)
 
@@ -356,12 +359,14 @@ def rungs(trace: pd.DataFrame) -> list[int]:
     size, performance = trace["gap"].abs().fillna(np.inf).to_numpy()[1:], trace["performance"].to_numpy()[1:]
     if not len(size):
         return [0]
-    limits = [(1 - share) * abs(float(trace["gap"].iloc[0])) for share in SHARES]
-    best = [int(np.where(size <= limit + NOISE, performance, -np.inf).argmax()) for limit in limits if (size <= limit + NOISE).any()]
+    limits = [(1 - share) * abs(float(trace["gap"].iloc[0])) for share in REMOVED_SHARES]
+    best = [
+        int(np.where(size <= limit + RATE_NOISE, performance, -np.inf).argmax()) for limit in limits if (size <= limit + RATE_NOISE).any()
+    ]
     return [0, *(1 + row for row in best), 1 + int(np.lexsort((-performance, size))[0])]
 
 
-def aligned(traces: Sequence[pd.DataFrame], numbered: bool) -> tuple[list[int], list[list[int]]]:
+def align(traces: Sequence[pd.DataFrame], numbered: bool) -> tuple[list[int], list[list[int]]]:
     """The shares to choose among, which are those of the last trace (the fit to all rows), and for each trace the rows at these shares.
 
     If a method controls its own steps, they are numbered by the share that they remove; otherwise `rungs` are used. If a run does not reach

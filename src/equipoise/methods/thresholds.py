@@ -29,10 +29,10 @@ from equipoise.data import MISSING, Attribute, Scores
 from equipoise.measures import QUOTIENTS, RATES, FloatArray, IntArray, Rule, Threshold, cells_at, gap_values, ratio, sums_at, sweep, terms
 from equipoise.methods.choosing import select, selected
 from equipoise.methods.contract import ALL_AT_ONCE, ONE_BY_ONE, STANDARD, Fit, FitStep, Kind, NoSettings, Work, method, rule_work
-from equipoise.methods.evaluation import NOISE, highest_threshold, kept_rates, limits_of
+from equipoise.methods.evaluation import RATE_NOISE, highest_threshold, kept_rates, limits_of
 from equipoise.methods.goal import Goal, Note
 from equipoise.methods.rules import (
-    SHARES,
+    REMOVED_SHARES,
     Cut,
     Groups,
     RuleByGroup,
@@ -44,10 +44,10 @@ from equipoise.methods.rules import (
     windows,
 )
 
-SINGLE = "single-threshold"
-GROUPS = "group-thresholds"
+SINGLE_THRESHOLD = "single-threshold"
+GROUP_THRESHOLDS = "group-thresholds"
 ACT_FROM = 1.0  # smallest gap to act on, in standard errors: in simulations without a gap, half of it moved thresholds twice as often
-ROUNDING = 1e-10  # tolerance in comparisons of sums of counts; two different gaps of a million rows are further apart
+SUM_TOLERANCE = 1e-10  # tolerance in comparisons of sums of counts; two different gaps of a million rows are further apart
 
 
 @method(
@@ -72,7 +72,7 @@ def standard(scores: Scores, goal: Goal, _settings: NoSettings = NoSettings()) -
 
 
 @method(
-    SINGLE,
+    SINGLE_THRESHOLD,
     title="another threshold for everybody, exactly the best",
     kind=Kind.RULE,
     labels=ONE_BY_ONE,
@@ -84,7 +84,7 @@ def standard(scores: Scores, goal: Goal, _settings: NoSettings = NoSettings()) -
 )
 def single_threshold(scores: Scores, goal: Goal, _settings: NoSettings = NoSettings()) -> Fit:
     """The best threshold by the goal for these scores, which should be validation scores."""
-    original, settled = original_rule(SINGLE, scores, goal)
+    original, settled = original_rule(SINGLE_THRESHOLD, scores, goal)
     attribute, wanted = scores.attribute, (goal.measure, goal.performance)
     swept = sweep(scores.score, scores.y, attribute, wanted, measures.normalised(scores.weight))
     points = pd.DataFrame({"gap": swept.values[goal.measure], "performance": swept.values[goal.performance], "threshold": swept.thresholds})
@@ -92,10 +92,10 @@ def single_threshold(scores: Scores, goal: Goal, _settings: NoSettings = NoSetti
     if goal.keep:
         least = limits_of(goal.keep, kept_rates(goal.keep, cells_at(scores, original.value)))
         highest = highest_threshold(goal.keep, scores.score, scores.y, attribute, least)
-        points = points.assign(spare=np.where(points["threshold"] <= highest + NOISE, 0.0, -1.0))
+        points = points.assign(spare=np.where(points["threshold"] <= highest + RATE_NOISE, 0.0, -1.0))
     points = points.reset_index(drop=True)
     picked = select(points, settled)
-    origin, rows = f"chosen by {SINGLE} with {settled}", f"on {len(scores):,} rows of {scores.name}"
+    origin, rows = f"chosen by {SINGLE_THRESHOLD} with {settled}", f"on {len(scores):,} rows of {scores.name}"
     rule = Threshold(float(points["threshold"].iloc[picked.row]), f"{origin} {rows}")
 
     def grid() -> list[Rule]:
@@ -105,9 +105,9 @@ def single_threshold(scores: Scores, goal: Goal, _settings: NoSettings = NoSetti
         size = np.where(np.isnan(gap) | ~kept, np.inf, np.abs(gap))
         rules: list[Rule] = []
         for share, low, high in gap_windows(scores, goal, original.value):  # the best performance within; or the smallest |gap|
-            inside = kept & (gap >= low - NOISE) & (gap <= high + NOISE)
+            inside = kept & (gap >= low - RATE_NOISE) & (gap <= high + RATE_NOISE)
             at = np.where(inside, performance, -np.inf).argmax() if inside.any() else size.argmin()
-            rules.append(Threshold(float(cuts[at]), f"{SINGLE} that removes {share:.0%} of the gap {rows}"))
+            rules.append(Threshold(float(cuts[at]), f"{SINGLE_THRESHOLD} that removes {share:.0%} of the gap {rows}"))
         return rules
 
     return Fit(rule, rule_trace([original, rule], scores, settled), 1, picked.why, picked.met, settled, grid=grid)
@@ -125,7 +125,7 @@ class GroupThresholds(RuleByGroup):
     thresholds: tuple[Cut, ...]
     missing: Cut
     origin: str = "given"
-    KIND: ClassVar[str] = GROUPS
+    KIND: ClassVar[str] = GROUP_THRESHOLDS
 
     def problems(self) -> list[str]:
         return [*super().problems(), *of_every_group(self.groups, thresholds=self.thresholds)]
@@ -139,7 +139,7 @@ class GroupThresholds(RuleByGroup):
 
 
 @method(
-    GROUPS,
+    GROUP_THRESHOLDS,
     title="one threshold per group, exactly the best",
     kind=Kind.RULE,
     needs_group=True,
@@ -154,27 +154,31 @@ class GroupThresholds(RuleByGroup):
 )
 def group_thresholds(scores: Scores, goal: Goal, _settings: NoSettings = NoSettings()) -> Fit:
     """The best thresholds for these scores, which should be validation scores."""
-    original, settled = original_rule(GROUPS, scores, goal)
+    original, settled = original_rule(GROUP_THRESHOLDS, scores, goal)
     levels, before = scores.attribute.levels, cells_at(scores, original.value)
     least = limits_of(goal.keep, kept_rates(goal.keep, before)) if goal.keep else None
-    search, rows = _Thresholds(scores, settled, original.value, least), f"on {len(scores):,} rows of {scores.name}"
-    rule = GroupThresholds(levels, tuple(search.best().tolist()), original.value, f"chosen by {GROUPS} with {settled} {rows}")
+    search, rows = ThresholdSearch(scores, settled, original.value, least), f"on {len(scores):,} rows of {scores.name}"
+    rule = GroupThresholds(levels, tuple(search.best().tolist()), original.value, f"chosen by {GROUP_THRESHOLDS} with {settled} {rows}")
 
     def grid() -> list[Rule]:
         gaps, slack = gap_values(goal.measure, before), half_rows(goal.measure, before)
-        origin = f"{GROUPS} that removes {{:.0%}} of the gaps {rows}"
-        cuts = [search.best_within(*windows(gaps, share, slack)).tolist() for share in SHARES]
-        return [GroupThresholds(levels, tuple(own), original.value, origin.format(share)) for share, own in zip(SHARES, cuts, strict=True)]
+        origin = f"{GROUP_THRESHOLDS} that removes {{:.0%}} of the gaps {rows}"
+        cuts = [search.best_within(*windows(gaps, share, slack)).tolist() for share in REMOVED_SHARES]
+        return [
+            GroupThresholds(levels, tuple(own), original.value, origin.format(share))
+            for share, own in zip(REMOVED_SHARES, cuts, strict=True)
+        ]
 
     trace = rule_trace([original, rule], scores, settled)
     floor, most = settled.min_performance, settled.max_gap
     eased = settled.derived(  # by the numerical tolerance
-        min_performance=None if floor is None else max(0.0, floor - ROUNDING), max_gap=None if most is None else min(1.0, most + ROUNDING)
+        min_performance=None if floor is None else max(0.0, floor - SUM_TOLERANCE),
+        max_gap=None if most is None else min(1.0, most + SUM_TOLERANCE),
     )
     (_, gap, performance, *_), what, count = trace.iloc[1], "set of thresholds", len(levels)
-    if floor is not None and performance < floor - ROUNDING:
+    if floor is not None and performance < floor - SUM_TOLERANCE:
         why = selected(what, "performance", settled.derived(max_gap=None), 0, count, performance)
-    elif most is not None and abs(gap) > most + ROUNDING:
+    elif most is not None and abs(gap) > most + SUM_TOLERANCE:
         why = selected(what, "gap", settled, 0, count, abs(gap))
     elif floor is None:
         why = selected(what, "performance", settled, None, count)
@@ -184,7 +188,7 @@ def group_thresholds(scores: Scores, goal: Goal, _settings: NoSettings = NoSetti
 
 
 @dataclass(frozen=True, eq=False)
-class _Group:
+class GroupCuts:
     """The thresholds of one group in the order of their values, with the counts at each."""
 
     cuts: FloatArray  # (m,)
@@ -192,14 +196,14 @@ class _Group:
     counted: FloatArray  # (m, 2) false and true positives
 
 
-class _Thresholds:
+class ThresholdSearch:
     """All thresholds of all groups, and the best of them for a goal."""
 
     def __init__(self, scores: Scores, goal: Goal, original: float, least: FloatArray | None) -> None:
         attribute, y, weight = scores.attribute, scores.y, measures.normalised(scores.weight)
         mass = np.ones(len(scores)) if weight is None else weight
         self.goal = goal
-        self.groups: list[_Group] = []
+        self.groups: list[GroupCuts] = []
         for code in range(len(attribute.levels)):  # all distinct thresholds of a group that keep its rates, in the order of their values
             own = attribute.codes == code
             score, own_y, own_mass = scores.score[own], y[own], mass[own]
@@ -216,14 +220,14 @@ class _Thresholds:
                 label = QUOTIENTS[goal.measure]
                 side = counted if label else n - counted
                 value = ratio(side[:, label], side.sum(-1))
-                fine = side.sum(-1) >= min(measures.MIN_DECIDED, n.sum()) - ROUNDING  # undefined with fewer such decisions
+                fine = side.sum(-1) >= min(measures.MIN_DECIDED, n.sum()) - SUM_TOLERANCE  # undefined with fewer such decisions
             else:
                 value = np.sum([sign * shares[RATES[name]] for name, sign in terms(goal.measure).items()], axis=0)
             if least is not None:
                 for k, name in enumerate(goal.keep):
                     fine &= ~(shares[RATES[name]] < least[k * len(attribute.levels) + code] - 1e-9)
             place = np.flatnonzero(fine)[np.argsort(value[fine], kind="stable")]
-            self.groups.append(_Group(cuts[place], value[place], counted[place]))
+            self.groups.append(GroupCuts(cuts[place], value[place], counted[place]))
         decided = (attribute.codes == MISSING) & (scores.score >= original)
         self.strays = sums_at(y[decided], mass[decided], 2)  # rows without a group count for performance
         self.totals = sums_at(y, mass, 2)
@@ -244,7 +248,7 @@ class _Thresholds:
         goal = self.goal
         top, places = self._best(-np.inf, np.inf)
         if goal.min_performance is not None:
-            enough = top >= goal.min_performance - ROUNDING
+            enough = top >= goal.min_performance - SUM_TOLERANCE
             return self._cuts(self._narrowed(goal.min_performance if enough else top, places, sharpen=bool(enough)))
         assert goal.max_gap is not None  # a settled goal has one of them
         top, inside = self._best(-goal.max_gap, goal.max_gap)
@@ -261,15 +265,15 @@ class _Thresholds:
         while True:
             if self.goal.performance == "f1" and np.isfinite(min_performance):  # a single sum tells whether F1 can reach a level
                 top, better = self._best_sum(self._f1_worth(min_performance), -bound, bound)
-                reached = top >= -ROUNDING * self.totals.sum()
+                reached = top >= -SUM_TOLERANCE * self.totals.sum()
             else:
                 top, better = self._best(-bound, bound)
-                reached = top >= min_performance - ROUNDING and not np.isneginf(top)
+                reached = top >= min_performance - SUM_TOLERANCE and not np.isneginf(top)
             if not reached:
                 low = bound
             else:
                 places, high = better, min(bound, self._largest(better))
-            if high - low <= ROUNDING:
+            if high - low <= SUM_TOLERANCE:
                 return self._best(-high, high)[1] if sharpen else places
             bound = (low + high) / 2
 
@@ -292,7 +296,7 @@ class _Thresholds:
                 return top, places
             false, true = self.strays + sum(group.counted[place] for group, place in zip(self.groups, places, strict=True))
             reached = float(2 * true / (true + false + self.totals[1]))
-            if reached <= level + ROUNDING:
+            if reached <= level + SUM_TOLERANCE:
                 return reached, places
             level = reached
 
@@ -307,8 +311,8 @@ class _Thresholds:
         total = constant + self.strays @ values + reference.counted @ values
         chosen = [np.arange(len(total))]
         for group, least, most in zip(others, *(np.broadcast_to(limit, len(others)) for limit in (low, high)), strict=True):
-            first = np.searchsorted(group.value, reference.value + least - ROUNDING / 2, side="left")
-            last = np.searchsorted(group.value, reference.value + most + ROUNDING / 2, side="right")
+            first = np.searchsorted(group.value, reference.value + least - SUM_TOLERANCE / 2, side="left")
+            last = np.searchsorted(group.value, reference.value + most + SUM_TOLERANCE / 2, side="right")
             gains = group.counted @ values
             # The index of the largest of gains[first:last] for all windows, arbitrary for an empty one, by tables of doubling lengths.
             tables = [np.arange(len(gains))]
