@@ -9,7 +9,8 @@ import pytest
 from equipoise.data import Cohort
 from equipoise.errors import BadInput, UnknownName
 from equipoise.measures import Rule
-from equipoise.methods import METHODS, LabelCandidate, Note, choose_method, choosing, driver, run_method
+from equipoise.methods import METHODS, LabelCandidate, Note, choose_method, choosing, run_method
+from equipoise.methods.auto import AutoSettings
 from equipoise.methods.candidate import HeldOutDecisions
 from equipoise.methods.choosing import SURE
 from equipoise.methods.equalised_odds import EqualisedOdds, Steps
@@ -88,7 +89,7 @@ def test_the_group_is_needed_only_where_that_is_allowed(problem):
 
 
 def test_cheap_methods_come_first_and_those_that_exist_alone():
-    order = driver.AutoSettings(allow_group=True).order()
+    order = AutoSettings(allow_group=True).order()
     assert order[0] == "standard"
     assert set(order) <= set(METHODS)
     assert order.index("bias-score") < order.index("group-thresholds") < order.index("constrained")

@@ -12,7 +12,7 @@ import equipoise as eq
 from equipoise.data import Cohort, Scores
 from equipoise.measures import Calibration, LogitMap, Threshold, logit_map
 from equipoise.methods import Candidate, LabelCandidate, recalibrate_result
-from equipoise.methods.eq_debias import _between
+from equipoise.methods.recalibration import _between
 from equipoise.models import OneOutput, predict
 from support.goals import paper_goal
 from support.multilabel import LABELS, fitted, labels_cohort, network

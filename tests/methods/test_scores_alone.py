@@ -70,7 +70,7 @@ def test_the_threshold_in_use_decides_for_the_original(frame):
 
 
 @pytest.fixture(scope="module")
-def correct_optimism(frame):
+def corrected(frame):
     scores = _scores(frame, features=["weight", "ward"])
     return scores, eq.debias(scores, method="bias-score", threshold=0.5, max_loss=0.1)
 

@@ -1,3 +1,4 @@
+from .auto import run_methods as run_methods
 from .candidate import Candidate as Candidate
 from .candidate import LabelCandidate as LabelCandidate
 from .candidate import Progress as Progress
@@ -21,11 +22,9 @@ from .contract import check_method as check_method
 from .contract import cross_fitting_parts as cross_fitting_parts
 from .contract import make_settings as make_settings
 from .contract import method as method
+from .driver import debias as debias
+from .driver import goals_of as goals_of
 from .driver import run_method as run_method
-from .driver import run_methods as run_methods
-from .eq_debias import debias as debias
-from .eq_debias import goals_of as goals_of
-from .eq_debias import recalibrate_result as recalibrate_result
 from .evaluation import Data as Data
 from .evaluation import Label as Label
 from .goal import DEFAULT_MEASURE as DEFAULT_MEASURE
@@ -39,6 +38,7 @@ from .outcome import joint_met as joint_met
 from .outcome import joint_outcome as joint_outcome
 from .outcome import judge as judge
 from .outcome import performance_limit as performance_limit
+from .recalibration import recalibrate_result as recalibrate_result
 from .rules import read_rule as read_rule
 from .rules import rule_to_dict as rule_to_dict
 from .small_cells import check_cells as check_cells

@@ -1,4 +1,4 @@
-"""The driver: a run of one method (`run_method`), of several (`run_methods`), and the best of them (`auto`).
+"""The driver: `eq.debias`, which checks its arguments, and a run of one method (`run_method`); several of them are run by `auto`.
 
 A network with several outputs is repaired for all of its labels or classes at once. Methods that change the network change it for all
 labels together; methods that fit a rule or probes do so for one label after another, and the results are joined. Classes are decided by
@@ -18,79 +18,219 @@ Gaps, rates and balanced accuracy are affine in f, so their corrected values and
 correction of Efron and Harrell with cross-validation in place of the bootstrap. The correction of a single step is mostly noise (thresholds
 that jump from part to part), which with 200 rows hid losses of 0.08 of balanced accuracy. It is therefore smoothed over the steps: for a
 rule of a few thresholds, which is equally optimistic at every share, by the mean over all steps; for probes and networks, whose optimism
-grows with the share, by a line. The decisions that were not fitted to their row are kept as `HeldOutDecisions`;
-they determine the outcome without a test set. The choice among the steps is in `choosing`.
-
-`auto` tries cheap methods first, then costly ones, within the budget. Each method is tried on the same rows with the same goal and
-selection, and chosen by the same criterion as a step (`choosing`): among those whose performance holds, the smallest upper limit of |gap|,
-by two estimates. Of equally good ones the cheapest is taken, and with fewer than 2,000 rows fine-tuning is preferred to probes, which have
-more parameters. A randomised rule, or one that needs each patient's group, must be better by two standard errors. With selection="paper",
-in-sample values decide, by the paper's rule.
-
-Costly methods are not tried if nothing is left to improve: the candidate's rule needs no group, and its |gap| is within half a standard
-error of zero, or within 0.01, and within half of the maximum gap. With a budget, a method is not started if its cost model predicts more
-than the remaining time, and fine-tuning stops when its share of the time is up. The candidate's notes list the methods tried with their
-results, and those not tried with the reason.
+grows with the share, by a line. The decisions that were not fitted to their row are kept as `HeldOutDecisions`; they
+determine the outcome without a test set. The choice among the steps is in `choosing`.
 """
 
 import copy
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pandas as pd
 
-from equipoise.data import Cohort, Identities, Rows, Scores, assign_folds, generator
-from equipoise.errors import BadInput, EmptyCell, EquipoiseError, first_line, pick
-from equipoise.measures import FloatArray, at_threshold, tabulate
+from equipoise.data import Cohort, Identities, LabelKind, Rows, Scores, assign_folds, check_apart, check_cohort, generator
+from equipoise.errors import BadInput, EmptyCell, Misuse, UnknownName, raise_all
+from equipoise.measures import FloatArray, Gap, at_threshold, tabulate
 from equipoise.methods.candidate import Candidate, LabelCandidate, Progress
-from equipoise.methods.choosing import (
-    SAME,
-    SURE,
-    ChosenStep,
-    choose_method,
-    choose_step,
-    cross_fitted,
-    cross_fitted_values,
-    nearness,
-    newly_constant,
-    too_low,
-)
+from equipoise.methods.choosing import ChosenStep, choose_step, cross_fitted, nearness, newly_constant, too_low
 from equipoise.methods.contract import (
-    ALL_AT_ONCE,
     METHODS,
     ONE_BY_ONE,
     PART_TOO_SMALL,
-    STANDARD,
     Fit,
     FitStep,
     Kind,
-    Method,
     MethodRun,
     Rng,
-    Speed,
-    Work,
     check_method,
     cross_fitting_parts,
-    method,
 )
-from equipoise.methods.evaluation import RATE_NOISE, ZERO_GAP, Data, kept_rates, limits_of
-from equipoise.methods.goal import Goal, Note
+from equipoise.methods.evaluation import RATE_NOISE, Data, kept_rates, limits_of
+from equipoise.methods.goal import DEFAULT_MEASURE, DEFAULT_PERFORMANCE, DEFAULT_SELECTION, Goal, keeping, raise_together
+from equipoise.methods.recalibration import recalibrate_result
 from equipoise.methods.rules import fit_steps, not_constant, with_steps
-from equipoise.methods.small_cells import advice, note_rows
+from equipoise.methods.small_cells import advice, check_cells, note_rows
 from equipoise.methods.step_estimates import StepEstimates, correct_optimism
 from equipoise.models import predict
+from equipoise.specification import is_real
 
 if TYPE_CHECKING:
     from torch import nn
 
     from equipoise.models import ChosenOutputs, ReadOnce
 
-AUTO = "auto"
-LEAST_TIME_SHARE = 0.2  # fine-tuning is not started if less than this share of its full time is left
+
+NO_NETWORK = {  # advice by the type of an argument that is not a network
+    "Cohort": "The network comes first, then the cohort.",
+    "DataFrame": "Make a cohort of the frame: eq.debias(model, eq.Cohort.from_frame(frame, label=..., group=...)).",
+    "type": "Give a fitted instance of it, not the class.",
+    "str": "A file is a model if its name ends in .onnx, .pt2 or .skops; other networks in files are repaired by `equipoise debias`.",
+}
+
+
+def debias(
+    model: "nn.Module | Scores | Mapping[str, Scores] | object",
+    cohort: Cohort | None = None,
+    *,
+    method: str = "auto",
+    goal: Goal | None = None,
+    measure: Gap = DEFAULT_MEASURE,
+    performance: str = DEFAULT_PERFORMANCE,
+    min_performance: float | None = None,
+    max_gap: float | None = None,
+    keep: Mapping[str, float | str] | None = None,
+    selection: str = DEFAULT_SELECTION,
+    max_loss: float | None = None,
+    budget: float | None = 600.0,
+    recalibrate: bool = True,
+    threshold: float | Mapping[str, float] | None = None,
+    force: bool = False,
+    seed: int = 0,
+    train: Cohort | None = None,
+    goals: Mapping[str, Goal] | None = None,
+    outputs: Mapping[str, int | str] | None = None,
+    features: object = None,
+    progress: Progress | None = None,
+    **settings: Any,
+) -> Candidate:
+    """A repaired network, or a decision rule for the same classifier, found on validation data. The arguments are not changed.
+
+    `model` is a network, a scikit-learn estimator or pipeline, a function from rows to probabilities (see `eq.predictor`), or scores. Only
+    a network can get new weights; the others get a decision rule. With scores, `eq.debias(scores)`, there is no cohort, `result.model` is
+    None, and new scores are decided by `result.rule.decide(new_scores)`. A mapping of labels to scores gets one rule per label.
+
+    The goal, `goal=eq.Goal(...)` or its parts:
+
+    - `measure`: the name of a gap, or a signed sum of rates: "tpr-fpr", {"tpr": 1, "fpr": -1}.
+    - `min_performance`: the lowest performance to accept. Without it, performance may fall by `max_loss` (0.02).
+    - `max_gap`: the largest |gap| to accept. `result.met` then states whether all limits are kept on rows not used for fitting.
+    - `keep={"tpr": "before"}`: no group's sensitivity may fall; `keep={"tpr": 0.8}` sets a minimum instead.
+    - `threshold`: the threshold in use today, at which the original is evaluated; of several labels, one number or one per label,
+      {"Effusion": 0.2, "Mass": 0.08}. Without it, the one of best performance on the cohort.
+    - `goals`: goals of single labels, where a cohort has several.
+
+    How it is reached:
+
+    - `method`: "auto" tries cheap methods first, then costly ones, and takes the best by cross-fitting. Further keywords are settings of
+      the method.
+    - `selection`: "honest" chooses a step by cross-fitted values, which also decide `result.outcome`; "paper" chooses on the rows that the
+      method was fitted to.
+    - `budget`: approximate limit in seconds, None for no limit. Rules and probes are always finished; notes state what was not tried or cut
+      short.
+    - `train`: the training set, required by methods that train from scratch. bias-score also learns from it what separates the groups.
+    - `features`: further columns of the same rows as the scores (a frame or an array), for bias-score.
+    - `recalibrate`: maps the scores of a changed network back to probabilities, without changing a decision (`result.recalibration`).
+    - `force`: continues if a cell (group, label) has fewer than 5 patients, which is an error otherwise. The outcome is then unclear, harm
+      or unchanged.
+
+    A cohort of several labels or classes is repaired at once: `result.labels` has the result of each, and `outputs` maps labels to outputs
+    of the network, by number or name.
+    """
+    given, errors, asked, number = model, list[BadInput](), cast(object, method), cast(object, seed)
+    thresholds = threshold if isinstance(threshold, Mapping) else None  # one per label
+    if not isinstance(asked, str):
+        advice = ". To try several, use method='auto' with methods=(...)" if isinstance(asked, (list, tuple, set)) else ""
+        errors.append(BadInput(f"method must be the name of one method, such as 'auto'; got {asked!r}{advice}"))
+    if budget is not None and not (is_real(budget) and budget > 0):
+        errors.append(BadInput(f"budget must be a positive number of seconds, or None for no limit; got {budget!r}"))
+    if not (is_real(number) and isinstance(number, Integral)):
+        errors.append(BadInput(f"seed must be an integer; got {number!r}"))
+    with keeping(errors):
+        limits_of_goal: dict[str, Any] = {"min_performance": min_performance, "max_gap": max_gap, "max_loss": max_loss}
+        named = {"performance": performance, "keep": keep or {}, "selection": selection}
+        parts_of_goal = Goal(measure, **named, **limits_of_goal, threshold=threshold if thresholds is None else None)
+        if goal is not None and parts_of_goal != Goal():
+            raise BadInput(f"goal ({goal}) was given next to its parts ({parts_of_goal}). Put them into the goal, or leave it out")
+        goal = goal or parts_of_goal
+    raise_together(errors)
+    assert goal is not None
+    scores = {"": model} if isinstance(model, Scores) else model if isinstance(model, Mapping) else {}
+    if thresholds is not None:
+        from equipoise.measures import thresholds_by_name
+
+        labels = list(scores) or list(getattr(cohort, "labels", []))
+        if len(labels) < 2 or goals is not None:
+            why = "goals was given, which has them too" if goals is not None else "there is one label"
+            raise BadInput(f"a threshold for each label is for one goal of several labels; {why}. Give one number, or put it into goals")
+        goals = {label: goal.changed(threshold=own) for label, own in thresholds_by_name(thresholds, labels).items()}
+        goal = Goal(selection=goal.selection)
+    limits: dict[str, Any] = {"settings": settings, "progress": progress, "budget": budget, "refuse_constant": True}
+    if scores and all(isinstance(own, Scores) for own in scores.values()):
+        with_network = {"cohort": cohort, "train": train, "outputs": outputs}
+        if unused := [name for name, value in with_network.items() if value is not None]:
+            raise BadInput(
+                f"scores are repaired without a network; {', '.join(unused)} goes with one: eq.debias(model, cohort). Leave it out"
+            )
+        if goals is not None and scores is not model:
+            raise BadInput("goals is for the scores of several labels, eq.debias({label: scores, ...}); these are the scores of one")
+        parts = {str(name): own if features is None else own.with_features(features) for name, own in scores.items()}
+        by_label = goals_of(list(parts), LabelKind.LABELS, goal, goals)
+        if not force:
+            for name, own in parts.items():
+                check_cells({f"the repair set of {name}" if name else "the repair set": own}, {"": by_label[name]})
+        return label_by_label(method, dict.fromkeys(parts), parts, by_label, None, seed, limits)
+    from equipoise.models import Predictor, chosen_outputs, classifier, label_views, predict
+
+    model = classifier(model)
+    if model is None:
+        raise Misuse("eq.debias", "a network and a cohort, eq.debias(model, parts.valid), or scores, eq.debias(scores)", given, NO_NETWORK)
+    if cohort is None:
+        raise BadInput("eq.debias takes a network and a cohort of patients to repair it on: eq.debias(model, parts.valid)")
+    if features is not None:
+        raise BadInput("features goes with scores alone, eq.debias(scores, features=...); a network has the inputs of its cohort")
+    check_cohort("eq.debias, after the network,", cohort)
+    if not cohort.several and (unused := [name for name, value in (("goals", goals), ("outputs", outputs)) if value is not None]):
+        raise BadInput(
+            f"{' and '.join(unused)} is for cohorts of several labels or classes; {cohort.name!r} has one label. "
+            "Give it label=[...] or classes=[...]"
+        )
+    if isinstance(model, Predictor):
+        if train is not None:
+            raise BadInput("train is for methods that change a network; a repair of other classifiers is a decision rule. Leave it out")
+        result = debias(
+            predict(model, cohort), method=method, goal=goal, force=force, seed=seed, budget=budget, progress=progress, **settings
+        )
+        each = {name: replace(own, model=model, fitted_to={"repair": Identities.of(cohort)}) for name, own in result.labels.items()}
+        return replace(result, labels=each, model=model)
+    network = model  # with the outputs of the cohort's labels; with one label, unchanged
+    if cohort.several:
+        check_method(method, settings, train=train is not None, labels=cohort.labels, kind=cohort.kind)
+        if cohort.kind.argmax and any(own.threshold is not None for own in (goal, *(goals or {}).values())):
+            raise BadInput("classes are decided by argmax, which has no threshold. Leave it out")
+        network = chosen_outputs(model, cohort.inputs, cohort.labels, cohort.kind, outputs or {})
+    by_label = goals_of(list(cohort.by_label), cohort.kind, goal, goals)
+    if not force:
+        check_cells({"the repair set": cohort}, by_label)
+    if train is not None:
+        check_cohort("eq.debias, as train,", train)
+    check_apart(training=train, repair=cohort)
+    result = run_method(method, network, cohort, by_label, seed=seed, train=train, **limits)
+    return recalibrate_result(result, label_views(network, by_label), cohort) if recalibrate else result
+
+
+def goals_of(labels: Sequence[str], kind: LabelKind, goal: Goal, goals: Mapping[str, Goal] | None) -> dict[str, Goal]:
+    """The goal of each label: one goal for all of them, or the goals given by name."""
+    problems: list[str] = []
+    if goals is not None:
+        word = kind.one
+        for name in goals:
+            if name not in labels:
+                problems += UnknownName(f"{word} in goals", name, labels).problems
+        missing = [name for name in labels if name not in goals]
+        if missing:
+            problems.append(f"goals has none for {', '.join(missing)}; give every {word} a goal, or leave goals out to use one for all")
+        if goal.derived(selection=DEFAULT_SELECTION) != Goal():
+            problems.append(f"a goal for all ({goal}) was given next to goals; put it into the goal of each {word}")
+        if len({own.selection for own in (goal, *goals.values()) if own.selection != DEFAULT_SELECTION}) > 1:
+            problems.append(f"one selection serves every {word}; the goals have several")
+    raise_all(problems)
+    each = {name: (goals or {}).get(name, goal) for name in labels}
+    chosen = next((own.selection for own in (goal, *each.values()) if own.selection != DEFAULT_SELECTION), DEFAULT_SELECTION)
+    return {name: own.derived(selection=chosen) for name, own in each.items()}
 
 
 def run_method(
@@ -298,219 +438,3 @@ def step_decisions(
         for probe, own in zip(probes, bias_scores(probes, read.shown(first.reading)), strict=True):
             by_network[id(probe)] = Scores.of(cohort, own)
     return np.stack([step.rule.decide(by_network.get(id(step.model)) or predict(step.model, rows)) for step in steps])
-
-
-# Several methods, and the best of them.
-
-
-@dataclass(frozen=True)
-class AutoSettings:
-    """Whether the rule may need each patient's group, which methods to try, and the settings of some of them."""
-
-    allow_group: bool = True
-    methods: tuple[str, ...] | None = None  # in this order, in place of the default list
-    settings: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for name in (*(self.methods or ()), *self.settings):
-            pick("method for auto", name, [*_usable()])
-
-    def order(self, rows: Rows | None = None) -> list[str]:
-        """The methods to try on these rows, the cheap ones first; for scores, those that need no network."""
-        usable, on_scores = _usable(), isinstance(rows, Scores)
-        if self.methods is not None:
-            names = [*self.methods]
-        else:
-            places = {name: method.in_auto_scores if on_scores else method.in_auto for name, method in usable.items()}
-            names = [name for _, name in sorted((place, name) for name, place in places.items() if place is not None)]
-            if on_scores and cast(Scores, rows).features is None:
-                names = [name for name in names if usable[name].kind != Kind.PROBES]  # probes need features
-        excluded = [name for name in names if usable[name].needs_group and not self.allow_group]
-        if self.methods is not None and excluded:
-            raise BadInput(f"{', '.join(excluded)} would need each patient's group: set allow_group=True, or leave it out of the methods")
-        return list(dict.fromkeys([STANDARD, *(name for name in names if name not in excluded)]))
-
-
-def _usable() -> Mapping[str, Method]:
-    """The methods that auto can run."""
-    return {name: method for name, method in METHODS.items() if method.kind != Kind.OTHERS and not method.needs_train}
-
-
-def auto_cost(speed: Speed, settings: AutoSettings) -> Work:
-    """The work of all methods that may be tried, without a budget; auto stops when nothing is left to improve."""
-    works = {}
-    for name in settings.order(speed.repair):
-        with suppress(EquipoiseError):  # a method that cannot be run on this network is skipped by auto too
-            works[name] = replace(speed, labels=1).work(name, settings.settings.get(name, {}))
-    what = f"{', '.join(works)}, one after the other until nothing is left to improve"
-    rows = [work.rows for work in works.values() if work.rows is not None]
-    if len(rows) < len(works):
-        return Work(None, 0, what)
-    total = sum(own + len(speed.repair) for own in rows)  # plus one pass each for the standard error
-    return Work(total, sum(work.evaluations for work in works.values()), what, sum(work.seconds for work in works.values()))
-
-
-@method(
-    AUTO,
-    settings=AutoSettings,
-    title="cheap methods first, then costly ones, until nothing is left to improve or the time is up",
-    kind=Kind.OTHERS,
-    takes_train=True,
-    labels=ALL_AT_ONCE,
-    cost=auto_cost,
-)
-def auto(run: MethodRun) -> Candidate:
-    """The best of several methods, with what was tried in the notes."""
-    settings, cohort, progress = run.settings, run.rows, run.progress
-    fixed = run.model is not None and next(run.model.parameters(), None) is None  # as from an ONNX file: it has nothing to fine-tune
-    names = []  # of the methods that can repair these labels or classes with these sample weights, and this network
-    for name in settings.order(cohort):
-        own = METHODS[name]
-        weighted, suitable = cohort.weight is None or own.weights, not cohort.several or own.repairs(cohort.kind)
-        names += [name] if weighted and suitable and not (fixed and own.kind == Kind.STEPS) else []
-    methods = {name: settings.settings.get(name, {}) for name in names}
-
-    @contextmanager
-    def count(name: str) -> Iterator[None]:
-        yield None
-        if progress:
-            progress(names.index(name) + 1, len(names))
-
-    limits: dict[str, Any] = {"seed": run.seed, "train": run.train, "deadline": run.deadline}
-    tried = run_methods(methods, run.model, cohort, run.goals, **limits, bars=count, all_of_them=False)
-    if STANDARD in tried.errors:  # no method can be run on these rows or this network
-        raise tried.errors[STANDARD]
-    if progress:
-        progress(len(names), len(names))
-    candidates = list(tried.candidates.values())
-    best = candidates[choose_method([list(own.labels.values()) for own in candidates], list(cohort.by_label.values()))]
-    notes, reached, cut_short, any_changed = [], {}, [], False
-    for candidate in candidates:
-        first = next(iter(candidate.labels.values()))
-        before, after, goal = candidate.trace.iloc[0], candidate.trace.iloc[candidate.chosen], first.goal
-        reached[candidate.method] = numbers = {  # on the rows that the candidate was chosen on
-            "measure": goal.measure,
-            "gap_before": float(before["gap"]),
-            "gap": float(after["gap"]),
-            "of": goal.performance,
-            "performance_before": float(before["performance"]),
-            "performance": float(after["performance"]),
-        }
-        changed = any(own.chosen > 0 for own in candidate.labels.values())
-        about = {"taken": candidate is best, "changed": changed, "met": candidate.met_in_sample, "best": best.method}
-        notes.append(Note("tried", candidate.method, {**about, **numbers}))
-        cut_short += [note for note in first.notes if note.kind == "cut_short" and candidate is not best]
-        any_changed = any_changed or changed
-    met, used = best.met_in_sample, {"allow_group": settings.allow_group, "methods": settings.order(cohort), **best.settings}
-    head = Note(
-        "best_of_methods", best.method, {"tried": len(candidates), "changed": any_changed, "met": met, "reached": {} if met else reached}
-    )
-    changes = {"method": AUTO, "ran_as": best.method, "settings": used}
-    more = (*notes, *cut_short, *tried.notes)
-    each = {name: replace(own, **changes, why=(head, *own.why), notes=(*own.notes, *more)) for name, own in best.labels.items()}
-    return replace(best, labels=each)
-
-
-@dataclass(eq=False)
-class MethodResults:
-    """Methods that were run on the same rows: the candidate of each with its seconds, the errors of others, and notes on those not run."""
-
-    candidates: dict[str, Candidate] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
-    errors: dict[str, EquipoiseError] = field(default_factory=dict)
-    notes: list[Note] = field(default_factory=list)
-
-
-def run_methods(
-    methods: Mapping[str, Mapping[str, Any]],
-    model: "nn.Module | None",
-    rows: Rows,
-    goals: Mapping[str, Goal],
-    *,
-    seed: int,
-    train: Cohort | None = None,
-    deadline: float | None = None,
-    bars: Callable[[str], AbstractContextManager[Progress | None]] = lambda _name: nullcontext(),
-    all_of_them: bool = True,
-) -> MethodResults:
-    """The candidates of several methods, each with its settings, for the same classifier, rows and goals (see `run_method`).
-
-    `deadline`, by `time.monotonic()`, is for all of them together; `bars` is a progress bar by the name of a method. With `all_of_them`,
-    every method is run, in the remaining time. Otherwise they are tried as `auto` does: methods that would take too long are left out,
-    those with steps share the time, and the first result that leaves nothing to improve is the last. The best of the candidates is chosen
-    by `choose_method`.
-    """
-    speed: Speed | None = None
-    order, tried = list(methods), MethodResults()
-    for at, (name, settings) in enumerate(methods.items()):
-        budget = None
-        if deadline is not None and not all_of_them and name != STANDARD:
-            # measured after the original has been tried, which raises a helpful error if the rows are unsuitable
-            if speed is None:
-                (first, goal), views = next(iter(goals.items())), {}
-                if model is not None:
-                    from equipoise.models import first_decides, label_views
-
-                    views = label_views(model, goals)
-                speed = Speed.measured(
-                    views.get(first), rows.by_label[first], goal, None if train is None else train.by_label[first], len(goals)
-                )
-            with suppress(EquipoiseError):  # running it will raise the error
-                seconds, left = speed.seconds(speed.work(name, settings)), deadline - time.monotonic()
-                # A method with steps stops when its time is up, so it is started if there is time for a fifth of its work.
-                least = LEAST_TIME_SHARE if METHODS[name].kind == Kind.STEPS else 1.0
-                enough = left > 0 and (seconds is None or least * seconds <= left)
-                if not (enough if model is None else first_decides(enough)):
-                    tried.notes.append(Note("no_time", name, {"seconds": seconds or 0.0, "left": max(0.0, left)}))
-                    continue
-        if deadline is not None:  # methods with steps share the remaining time equally, others may use all of it
-            steps = [METHODS[other].kind == Kind.STEPS for other in order[at:]]
-            share = 1 / sum(steps) if steps[0] and not all_of_them else 1.0
-            budget = max(1.0 if all_of_them else 0.001, share * (deadline - time.monotonic()))
-        start = time.perf_counter()
-        try:
-            with bars(name) as progress:
-                candidate = run_method(
-                    name,
-                    model,
-                    rows,
-                    goals,
-                    seed=seed,
-                    train=train,
-                    settings=settings,
-                    progress=progress,
-                    budget=budget,
-                    refuse_constant=True,
-                )
-        except EquipoiseError as error:
-            tried.errors[name] = error
-            if name == STANDARD:
-                break
-            problem = "; ".join(error.problems) if isinstance(error, BadInput) else first_line(error)
-            tried.notes.append(Note("could_not_run", name, {"problem": problem}))
-            continue
-        tried.candidates[name], tried.seconds[name] = candidate, time.perf_counter() - start
-        done = not all_of_them and all(_good_enough(own, rows.by_label[label]) for label, own in candidate.labels.items())
-        if done and (rest := tuple(order[at + 1 :])):
-            tried.notes.append(Note("not_tried", name, {"methods": rest}))
-            break
-    return tried
-
-
-def _good_enough(candidate: LabelCandidate, cohort: Rows) -> bool:
-    """Whether nothing is left to improve, so that costlier methods need not be tried.
-
-    With cross-fitted values: a repair that needs no group, whose |gap| is within half its standard error (or 0.01) and within half the
-    maximum gap. In-sample: any candidate that meets its goal with |gap| within half the maximum gap (without one, a standard error).
-    """
-    goal, rule = candidate.goal, candidate.rule
-    if candidate.held_out is None:
-        if not candidate.met_in_sample:
-            return False
-        error = float(StepEstimates.of(candidate.decide(cohort)[None], cohort, goal).gap_se()[0])
-        size = abs(candidate.trace["gap"].iloc[candidate.chosen])
-        return bool(size <= (SURE * error if goal.max_gap is None else goal.max_gap / 2))
-    if candidate.chosen == 0 or rule.needs_group or rule.randomised:
-        return False
-    size, error, holds, few_rows = cross_fitted_values(candidate, cohort)
-    return holds and not few_rows and size <= max(SAME * error, ZERO_GAP) and (goal.max_gap is None or size <= goal.max_gap / 2)
