@@ -61,7 +61,7 @@ def main() -> None:
 
     labels = {finding: scores_of(test, finding) for finding in FINDINGS}
     chosen = {finding: scores_of(valid, finding) for finding in FINDINGS}
-    audits = eq.audit(labels, valid=chosen, level=LEVEL, no_finding="derived")
+    audits = eq.audit(labels, valid=chosen, level=LEVEL, no_finding="none of the labels")
     groups, gaps = [], []
     for finding, audit in audits.items():
         single = audit.groups[audit.groups["attribute"].isin(ATTRIBUTES)].rename_axis("group").reset_index()

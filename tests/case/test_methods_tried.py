@@ -147,7 +147,7 @@ def test_a_candidate_whose_final_network_misses_the_goal_is_not_met(parts):
 def test_all_problems_of_the_methods_are_raised_before_anything_is_run():
     with pytest.raises(BadInput) as caught:
         check_methods({"bias-gd": {}, "pruning": {"unit": 3}, "adversarial-training": {}}, train=False)
-    for part in ("Did you mean 'bias-gda'?", "Did you mean 'units'?", "repair.train=train.csv"):
+    for part in ("Did you mean 'bias-gda'?", "Did you mean 'units'?", "data.train=train.csv"):
         assert part in str(caught.value)
 
 

@@ -27,7 +27,7 @@ def build():
 
 @pytest.fixture(scope="module", autouse=True)
 def _small_baseline() -> Iterator[None]:
-    """Fits the simple model of audit.train 7 times instead of 52; tests/repair/test_baseline.py tests the default."""
+    """Fits the simple model of data.train 7 times instead of 52; tests/repair/test_baseline.py tests the default."""
     with pytest.MonkeyPatch.context() as patch:
         for name, fewer in {"MULTIPLES": (0.0, 0.2), "STRENGTHS": (0.1,), "BASELINE_FOLDS": 2}.items():
             patch.setattr(baseline, name, fewer)

@@ -67,7 +67,7 @@ def test_points_and_thresholds_are_options(run: Run, table: pd.DataFrame) -> Non
 
 
 def test_underdiagnosis_is_derived_from_all_labels(run: Run, table: pd.DataFrame) -> None:
-    told = json.loads(run("audit", "rows.csv", *BOTH, "--threshold", "0.3", "--set", "audit.no_finding=derived", "--json").out)
+    told = json.loads(run("audit", "rows.csv", *BOTH, "--threshold", "0.3", "--set", "audit.no_finding=none of the labels", "--json").out)
     found = {row["group"]: row for row in told["no_finding"]["underdiagnosis"]}
     sick = (table["a"] == 1) | (table["b"] == 1)
     missed = (table["pa"] < 0.3) & (table["pb"] < 0.3)
@@ -75,13 +75,13 @@ def test_underdiagnosis_is_derived_from_all_labels(run: Run, table: pd.DataFrame
         own = sick & (table["sex"] == sex)
         assert found[sex]["with_finding"] == own.sum()
         assert found[sex]["rate"] == pytest.approx(missed[own].mean())
-    shown = run("audit", "rows.csv", *BOTH, "--threshold", "0.3", "--set", "audit.no_finding=derived").out
+    shown = run("audit", "rows.csv", *BOTH, "--threshold", "0.3", "--set", "audit.no_finding=none of the labels").out
     assert f"{100 * found['F']['rate']:.1f}" in shown
     named = json.loads(run("audit", "rows.csv", *BOTH, "--set", "audit.no_finding=b", "--json").out)
     assert [row["rate"] for row in named["no_finding"]["underdiagnosis"]] == [row["fpr"] for row in named["labels"]["b"]["groups"]]
 
 
-@pytest.mark.parametrize(("roles", "name"), [(BOTH, "c"), (ROLES, "derived")])
+@pytest.mark.parametrize(("roles", "name"), [(BOTH, "c"), (ROLES, "none of the labels")])
 def test_a_missing_label_is_refused(run: Run, table: pd.DataFrame, roles: tuple[str, ...], name: str) -> None:
     ran = run("audit", "rows.csv", *roles, "--set", f"audit.no_finding={name}")
     assert ran.code == 2
@@ -121,7 +121,7 @@ def test_a_group_with_a_line_separator_or_a_character_that_xml_forbids_is_drawn_
 
 
 def test_underdiagnosis_is_on_the_page_and_among_the_figures(run: Run, table: pd.DataFrame) -> None:
-    both = ("audit", "rows.csv", *BOTH, "--threshold", "0.3", "--set", "audit.no_finding=derived")
+    both = ("audit", "rows.csv", *BOTH, "--threshold", "0.3", "--set", "audit.no_finding=none of the labels")
     assert run(*both, "--report", "audits.html", "--set", "report.figures=figures").code == 0
     found = json.loads(run(*both, "--json").out)["no_finding"]["underdiagnosis"]
     page = Path("audits.html").read_text(encoding="utf-8")
@@ -141,8 +141,8 @@ def test_a_folder_of_files_is_audited_as_its_rows_in_one_file(run: Run, table: p
     folder.mkdir()
     for k in range(2):
         table.iloc[k::2].to_parquet(folder / f"{k}.parquet")
-    whole = json.loads(run("audit", "rows.csv", *BOTH, "--set", "audit.no_finding=derived", "--json").out)
-    ran = run("audit", folder, *BOTH, "--set", "audit.no_finding=derived", "--set", "report.figures=figures", "--json")
+    whole = json.loads(run("audit", "rows.csv", *BOTH, "--set", "audit.no_finding=none of the labels", "--json").out)
+    ran = run("audit", folder, *BOTH, "--set", "audit.no_finding=none of the labels", "--set", "report.figures=figures", "--json")
     assert (ran.code, ran.err) == (0, "")
     told = json.loads(ran.out)
     assert told["comparisons"] == whole["comparisons"]

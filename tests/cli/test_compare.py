@@ -204,8 +204,8 @@ def test_patients_of_earlier_periods_are_left_out_or_counted_with_a_warning(run:
     alone = json.loads(run("audit", "new.csv", *ROLES, "--score", "old", *QUICK, "--json").out)
     assert found["gaps"] == alone["gaps"]
     assert found["returning"] == {"patients": 60, "of_patients": 260, "rows": 60, "of_rows": 260, "left_out": True}
-    warned = run(*audit, "--set", "history.earlier=oct.csv", "--set", "history.returning=all")
-    assert says(warned.out, "60 of 260", "23.1%", "history.returning=first")
+    warned = run(*audit, "--set", "history.earlier=oct.csv", "--set", "history.count_returning=true")
+    assert says(warned.out, "60 of 260", "23.1%", "history.count_returning=false")
     assert run(*audit[:1], "oct.csv", *audit[2:], "--append", "h.parquet", "--date", "2026-10").code == 0
     unsought = run(*audit, "--append", "h.parquet", "--date", "2026-11")
     assert says(unsought.out, "history.earlier")
@@ -237,8 +237,8 @@ def test_patients_of_earlier_periods_are_left_out_or_counted_with_a_warning(run:
         (["--set", "history.earlier=t.csv"], ("all 160 patients",)),
         (["--set", "history.earlier=none.csv"], ("none.csv",)),
         (["--set", "history.earlier=other.csv"], ("pid", "other.csv", "patient_id")),
-        (["--set", "history.returning=all"], ("history.returning", "history.earlier")),
-        (["--set", "history.earlier=t.csv", "--set", "history.returning=some"], ("some", "first", "all")),
+        (["--set", "history.count_returning=true"], ("history.count_returning", "history.earlier")),
+        (["--set", "history.earlier=t.csv", "--set", "history.count_returning=some"], ("some", "history.count_returning")),
     ],
 )
 def test_earlier_periods_that_cannot_be_used(run: Run, tmp_path, options, expected):

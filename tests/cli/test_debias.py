@@ -207,9 +207,9 @@ def test_a_method_that_trains_gets_rows_to_train_on(table):
     ]
     code, _, err = table(*arguments)
     assert code == 2
-    assert "repair.train=train.csv" in err
+    assert "data.train=train.csv" in err
     pd.read_csv("local.csv").assign(pid=lambda frame: frame["pid"] + 1000).to_csv("train.csv", index=False)  # other patients
-    assert table(*arguments, "--set", "repair.train=train.csv").code == 0
+    assert table(*arguments, "--set", "data.train=train.csv").code == 0
 
 
 # a dry run

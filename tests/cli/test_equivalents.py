@@ -165,7 +165,7 @@ WRONG = [
     ({"score": ()}, {"model": {"load": "net.py:build", "check_scores": "known.csv"}}, "model.known"),
     ({"score": ()}, {"model": {"load": "net.py:build", "outputs": {"z": 1}}}, "'z'"),
     ({}, {"audit": {"probe": True}}, "audit.probe"),
-    ({}, {"audit": {"train": "train.csv"}}, "audit.train"),
+    ({"train": "train.csv"}, {}, "data.train"),
     ({"patient": None}, {"history": {"earlier": ["old.csv"]}}, "--patient"),
 ]
 

@@ -97,12 +97,9 @@ def test_options_of_networks_are_refused(run, local):
         "repaired",
         "--set",
         "repair.probe=true",
-        "--set",
-        "repair.train=x.csv",
     )
     assert ran.code == 2
     assert "repair.probe" in ran.err
-    assert "repair.train" in ran.err
 
 
 def test_an_onnx_file_is_audited_and_repaired(run, local):

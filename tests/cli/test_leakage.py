@@ -33,14 +33,14 @@ def test_training_patients_that_are_in_the_table_are_an_error(local):
     """As many as there are: with the table itself as the training set, all held-out patients were seen in training."""
     patients = local["pid"].nunique()
     table = ["debias", "local.csv", *ROLES, "--patient", "pid", "--set", "data.id=id", *MODEL, *METHOD]
-    code, out, err = ran(*table, "--set", "repair.train=local.csv")
+    code, out, err = ran(*table, "--set", "data.train=local.csv")
     assert (code, out, Path("repaired").exists()) == (2, "", False)
     assert says(err, "patients", "training set", "repair set", "test set", round(0.3 * patients))
     one = _as_csv(local.assign(pid=lambda f: f["pid"].where(f["pid"] == 7, f["pid"] + 1000)), "train.csv")
-    code, _, err = ran(*table, "--set", f"repair.train={one}")
+    code, _, err = ran(*table, "--set", f"data.train={one}")
     assert (code, says(err, "1 of", "patients", "(7)", "training set 'train.csv'")) == (2, True)
     others = _as_csv(local.assign(pid=local["pid"] + 1000), "others.csv")
-    assert ran(*table, "--set", f"repair.train={others}", "--dry-run").code == 0  # the patient ids decide, if there are any
+    assert ran(*table, "--set", f"data.train={others}", "--dry-run").code == 0  # the patient ids decide, if there are any
 
 
 @pytest.mark.parametrize("ids", [[], ["--set", "data.id=id"]])
@@ -50,8 +50,8 @@ def test_without_patient_ids_equal_rows_are_an_error(local, ids):
     table, apart = _as_csv(rows, "table.csv"), _as_csv(others, "apart.csv")
     one = _as_csv(pd.concat([others, rows[40:41].assign(**({"id": "t"} if ids else {}))]), "one.csv")
     command = ["debias", table, *ROLES, *ids, *MODEL, *METHOD]
-    assert ran(*command, "--set", f"repair.train={apart}", "--dry-run").code == 0
-    code, _, err = ran(*command, "--set", f"repair.train={one}")
+    assert ran(*command, "--set", f"data.train={apart}", "--dry-run").code == 0
+    code, _, err = ran(*command, "--set", f"data.train={one}")
     assert (code, says(err, "1 of", "rows", "training set 'one.csv'", "--patient")) == (2, True)
 
 
@@ -60,7 +60,7 @@ def test_a_test_file_and_the_training_set_of_an_audit_are_compared_too(local):
     table, test = _as_csv(rows[:200], "table.csv"), _as_csv(rows[150:], "test.csv")
     code, _, err = ran("debias", table, *ROLES, *MODEL, *METHOD, "--test", test)
     assert (code, says(err, "50 of 90 rows", "test set 'test.csv'", "repair set 'table.csv'")) == (2, True)
-    code, out, err = ran("audit", table, *ROLES, *MODEL, "--set", f"audit.train={test}")
+    code, out, err = ran("audit", table, *ROLES, *MODEL, "--set", f"data.train={test}")
     assert (code, out, says(err, "50 of 200 rows", "training set 'test.csv'")) == (2, "", True)
 
 
@@ -91,8 +91,8 @@ def test_equal_images_under_other_names_are_an_error(tmp_path, monkeypatch):
         pixels = rng.integers(0, 255, (hospital.SIDE, hospital.SIDE)).astype(np.uint8)
         Image.fromarray(pixels).save(Path("xrays") / name)
     _as_csv(frame, "images.csv")
-    assert ran(*command, "--set", f"repair.train={_as_csv(train, 'train.csv')}", "--dry-run").code == 0
+    assert ran(*command, "--set", f"data.train={_as_csv(train, 'train.csv')}", "--dry-run").code == 0
     original = next(Path("xrays").rglob(Path(frame["image"].iloc[3]).name))
     Image.open(original).save(Path("xrays") / train["image"].iloc[0], optimize=True)
-    code, _, err = ran(*command, "--set", "repair.train=train.csv")
+    code, _, err = ran(*command, "--set", "data.train=train.csv")
     assert (code, says(err, "1 of", "training set 'train.csv'", Path(frame["image"].iloc[3]).name)) == (2, True)

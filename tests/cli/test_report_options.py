@@ -47,16 +47,16 @@ def test_an_unknown_group_is_reported_before_any_work(table, tmp_path, given: st
 def test_an_audit_with_a_training_set_reports_a_better_simple_model(table, tmp_path):
     save_file(hospital.network("build").state_dict(), tmp_path / "untrained.safetensors")
     pd.read_csv("local.csv").assign(pid=lambda frame: frame["pid"] + 1000).to_csv("train.csv", index=False)  # other patients
-    untrained = ["audit", "local.csv", *ROLES, "--weights", "untrained.safetensors", "--set", "audit.train=train.csv"]
+    untrained = ["audit", "local.csv", *ROLES, "--weights", "untrained.safetensors", "--set", "data.train=train.csv"]
     code, out, _ = table(*untrained, "--json")
     found = json.loads(out)["baseline"]
     assert (code, found["beats_original"], found["fitted_on"], found["fitted_rows"]) == (0, True, "training set", hospital.ROWS)
     assert "logistic regression" in table(*untrained).out
     assert table(*untrained, "--report", "audit.html").code == 0
     assert 'id="baseline"' in (tmp_path / "audit.html").read_text()
-    quiet = table("audit", "local.csv", *NETWORK, "--set", "audit.train=train.csv")
+    quiet = table("audit", "local.csv", *NETWORK, "--set", "data.train=train.csv")
     assert quiet.code == 0
     assert "logistic regression" not in quiet.out
-    code, _, err = table("audit", "local.csv", "--label", "sick", "--score", "a", "--group", "sex", "--set", "audit.train=train.csv")
+    code, _, err = table("audit", "local.csv", "--label", "sick", "--score", "a", "--group", "sex", "--set", "data.train=train.csv")
     assert code == 2
-    assert says(err, "audit.train", "--model")
+    assert says(err, "data.train", "--model")

@@ -36,7 +36,7 @@ def test_reading_and_writing_an_audit_again_changes_nothing(tmp_path):
     pd.testing.assert_frame_equal(again.groups, found.groups, check_dtype=False)
 
 
-@pytest.mark.parametrize("no_finding", [None, "derived", "b"])
+@pytest.mark.parametrize("no_finding", [None, "none of the labels", "b"])
 def test_the_same_for_several_labels_with_and_without_no_finding(no_finding):
     found = audit({"a": _scores(), "b": _scores(1)}, threshold=0.5, no_finding=no_finding)
     plain = json.loads(json.dumps(found.to_dict(), allow_nan=False))

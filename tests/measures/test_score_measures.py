@@ -130,7 +130,7 @@ def two_labels(rows: int = 400) -> dict[str, eq.Scores]:
 
 def test_underdiagnosis_is_the_share_with_a_finding_that_no_label_flags() -> None:
     labels = two_labels()
-    found = eq.audit(labels, threshold=0.3, no_finding="derived")
+    found = eq.audit(labels, threshold=0.3, no_finding="none of the labels")
     clear = found.no_finding
     assert clear is not None
     a, b = labels["a"], labels["b"]
@@ -160,9 +160,9 @@ def test_a_label_may_mean_no_finding() -> None:
     with pytest.raises(BadInput, match=facts("no finding", "c")):
         eq.audit(labels, no_finding="c")
     with pytest.raises(BadInput, match="no_finding"):
-        eq.audit(labels["a"], no_finding="derived")
+        eq.audit(labels["a"], no_finding="none of the labels")
     with pytest.raises(BadInput, match="several"):
-        eq.audit({"a": labels["a"]}, no_finding="derived")
+        eq.audit({"a": labels["a"]}, no_finding="none of the labels")
 
 
 def test_no_finding_is_derived_on_rows_with_all_labels_known() -> None:
@@ -170,7 +170,7 @@ def test_no_finding_is_derived_on_rows_with_all_labels_known() -> None:
     a, b = labels["a"], labels["b"]
     rows = np.arange(0, 400, 2)
     some = eq.Scores(b.y[rows], b.score[rows], tuple(x.take(rows) for x in b.attributes), None, b.ids[rows])
-    found = eq.audit({"a": a, "b": some}, threshold=0.3, no_finding="derived")
+    found = eq.audit({"a": a, "b": some}, threshold=0.3, no_finding="none of the labels")
     assert found.no_finding is not None
     assert found.no_finding.rows == 200
     assert isinstance(found["a"].rule, Threshold)

@@ -72,7 +72,7 @@ def test_all_labels_are_one_family_of_comparisons():
         name: Scores.from_arrays(rng.integers(0, 2, 500), np.clip(rng.random(500) + shift * (sex == "F"), 0, 1), sex, reference="M")
         for name, shift in (("a", 0.14), ("b", 0.0), ("c", 0.0))
     }
-    found = audit(scores, no_finding="derived")
+    found = audit(scores, no_finding="none of the labels")
     alone = {name: audit(own) for name, own in scores.items()}
     apart = ["spd", "eod", "aod", "fpr_gap"]  # the others mirror two of them
     assert found.comparisons == 3 * len(apart) + 1  # with underdiagnosis
@@ -95,7 +95,7 @@ def test_a_label_may_have_the_name_that_is_used_for_derived_decisions():
     rng = np.random.default_rng(1)
     groups = rng.choice(["F", "M"], 200)
     scores = {label: Scores.from_arrays(rng.integers(0, 2, 200), rng.random(200), groups) for label in ("no finding", "edema")}
-    found = audit_labels(scores, dict.fromkeys(scores, Threshold(0.5)), AuditSpec(no_finding="derived"), "labels", "scores")
+    found = audit_labels(scores, dict.fromkeys(scores, Threshold(0.5)), AuditSpec(no_finding="none of the labels"), "labels", "scores")
     assert list(found.labels) == ["no finding", "edema"]
     assert found["no finding"].rule == found["edema"].rule == Threshold(0.5)
     assert found.no_finding is not None

@@ -162,7 +162,7 @@ READING = Columns(label=list(LABELS), score=list(LABELS.values()), group=["sex",
 @pytest.fixture(scope="module")
 def all_labels(labels):
     """The audit of all labels in memory."""
-    return audit(read_scores(labels[1], READING), threshold=0.5, no_finding="derived")
+    return audit(read_scores(labels[1], READING), threshold=0.5, no_finding="none of the labels")
 
 
 @pytest.mark.parametrize("held", [True, False], ids=["in memory", "in parts"])
@@ -174,7 +174,7 @@ def test_several_labels_are_read_once_and_audited_as_in_memory(labels, all_label
     real = scans_module.read_batches
     monkeypatch.setattr(scans_module, "read_batches", lambda *given, **more: read.append(given) or real(*given, **more))
     scans = {label: scan(path, label=label, score=score, group=["sex", "race"], patient="patient") for label, score in LABELS.items()}
-    found = audit(scans, threshold=0.5, no_finding="derived")
+    found = audit(scans, threshold=0.5, no_finding="none of the labels")
     assert len(read) == 1
     assert list(found.labels) == list(LABELS)
     assert found.comparisons == whole.comparisons
@@ -197,7 +197,7 @@ def test_labels_of_different_tables_are_refused(labels):
     with pytest.raises(BadInput, match="y, z"):
         audit({"y": one, "z": scan(path, **{**ROLES, "label": "z", "score": "q", "patient": None})})
     with pytest.raises(BadInput) as error:
-        audit({"y": one}, no_finding="derived")
+        audit({"y": one}, no_finding="none of the labels")
     assert says(error.value, "several labels", "y")
 
 

@@ -107,14 +107,14 @@ def audit_case(case: Case, *, bars: Bars = no_bars, running: Callable[[models.Co
 
         checks = check_known_scores(case, images, model, files[table].cohort, scores)
     training_set = None
-    if spec.train is not None and model is not None:
+    if case.data.train is not None and model is not None:
         like_table = columns.with_bins_of(files[table].cohort.attributes)
-        training_set = data.read_cohort(spec.train, like_table, images, progress=counting(bars)).cohort
+        training_set = data.read_cohort(case.data.train, like_table, images, progress=counting(bars)).cohort
         data.check_apart(training=training_set, test=files[table].cohort)
     returning = None
     if earlier:
         patients = data.patients_in(list(earlier), columns.patient or "", limit=columns.max_table_bytes)
-        scores, returning = data.first_periods(scores, patients, keep=case.history.returning == "all")
+        scores, returning = data.first_periods(scores, patients, keep=case.history.count_returning)
     valid = {} if spec.valid is None else read(spec.valid)
     if scores and case.report.words:
         check_group_names(case.report.words, next(iter(scores.values())))

@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from equipoise.data import Columns, ImageFolder
 from equipoise.errors import BadInput, UnknownName, collecting, did_you_mean, raise_all
-from equipoise.measures import DERIVED, AuditSpec
+from equipoise.measures import NONE_OF_THE_LABELS, AuditSpec
 from equipoise.methods import Goal
 from equipoise.report import ReportSpec
 from equipoise.specification import Specification, Texts, fields_of, is_share, setting
@@ -70,6 +70,12 @@ class DataSpec(Columns):
     """The section [data]: the table, and who is what in it."""
 
     table: Path | None = setting("CSV or Parquet file with one row per sample; audit also takes a folder of them", None)
+    train: Path | None = setting(
+        "file with the training set in the same columns, for methods that need it; of a model, a logistic regression on the same inputs is "
+        "fitted to it too, and reported where it clearly does better",
+        None,
+        was="--train",
+    )
 
 
 class ModelSpec(Specification):
@@ -122,13 +128,13 @@ class HistorySpec(Specification):
     earlier: Annotated[tuple[Path, ...], BeforeValidator(lambda value: (value,) if isinstance(value, (str, Path)) else value)] = setting(
         "tables of earlier periods with the same patient column: their patients are left out", ()
     )
-    returning: Literal["first", "all"] = setting("patients of earlier periods: first (left out) or all (counted again)", "first")
+    count_returning: bool = setting("count patients of earlier periods again instead of leaving them out", False, was="--returning")
 
     @model_validator(mode="after")
     def _combined(self) -> Self:
         problems: list[str] = []
-        if self.returning != "first" and not self.earlier:
-            problems.append(f"history.returning = {self.returning} requires the tables of earlier periods, history.earlier. Name them.")
+        if self.count_returning and not self.earlier:
+            problems.append("history.count_returning requires the tables of earlier periods, history.earlier. Name them.")
         given = {"history.date (--date)": self.date, "history.replace": self.replace, "history.new_groups": self.new_groups}
         if self.append is None:
             problems += [
@@ -149,7 +155,6 @@ class RepairSpec(Specification):
     method: Texts = setting("a method to try; several are compared", ("auto",), flag="--method", shown="auto: several, within the budget")
     test: Path | None = setting("file with the test set in the same columns, of other patients", None, flag="--test")
     test_fraction: float = setting("share of the patients held out for evaluation, without a test file", 0.3, gt=0, lt=1)
-    train: Path | None = setting("file with the training set, for methods that train from scratch or learn to predict the group", None)
     seed: int = setting("seed of everything random", 0, ge=0)
     budget: float = setting("approximate limit for all methods together, in minutes; 0 for no limit", 10.0, ge=0, allow_inf_nan=False)
     group_rules: bool = setting("whether auto tries rules that need each patient's group", True)
@@ -278,10 +283,9 @@ class Case(Specification):
                 "data.classes": data.classes,
                 "images.folder (--images)": self.images.folder,
                 "audit.probe": audit.probe,
-                "repair.train": self.repair.train,
                 "repair.probe": self.repair.probe,
                 "report.onnx_rule": self.report.onnx_rule,
-                "audit.train": audit.train if not model.is_estimator else None,
+                "data.train": data.train if not model.is_estimator else None,
             }
             problems += [f"{name} {what}. Omit it." for name, value in network_only.items() if value]
         if self.repair.test is not None and "test_fraction" in self.repair.model_fields_set:
@@ -294,8 +298,8 @@ class Case(Specification):
             problems.append("data.id is for tables without images; the image name is the id. Omit it.")
         if self.history.earlier and data.patient is None:
             problems.append("history.earlier finds patients by their ids. Add data.patient (--patient) with their column.")
-        if self.history.earlier and (audit.train or audit.probe):
-            problems.append("audit.train and audit.probe are about all rows. Omit them, or history.earlier.")
+        if self.history.earlier and (data.train or audit.probe):
+            problems.append("data.train and audit.probe are about all rows. Omit them, or history.earlier.")
         raise_all(problems)
         return self
 
@@ -354,10 +358,10 @@ def _label_problems(case: Case) -> list[str]:
         with collecting(problems):
             case.goal.changed(**case.goals.get(label, {}))  # unknown keys and invalid values
     name = case.audit_spec.no_finding
-    if name == DERIVED and len(labels) == 1:
-        problems.append("audit.no_finding = derived needs several labels: no finding is none of them.")
-    elif name not in (None, DERIVED, *labels):
-        problems.append(f"audit.no_finding {name} is not a label.{did_you_mean(name, labels)} Name one of them, or use derived.")
+    if name == NONE_OF_THE_LABELS and len(labels) == 1:
+        problems.append(f"audit.no_finding = '{NONE_OF_THE_LABELS}' needs several labels.")
+    elif name not in (None, NONE_OF_THE_LABELS, *labels):
+        problems.append(f"audit.no_finding {name} is not a label.{did_you_mean(name, labels)} Name one, or '{NONE_OF_THE_LABELS}'.")
     return problems
 
 

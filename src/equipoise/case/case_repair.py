@@ -138,7 +138,7 @@ def methods_of(case: Case) -> dict[str, dict[str, Any]]:
         if name in METHODS and METHODS[name].kind == Kind.OTHERS:
             asked[name]["allow_group"] = False
     offered: dict[str, Any] = {"network": model.load is not None and not model.is_estimator, "kind": case.data.kind}
-    offered |= {"features": model.load is not None or bool(case.data.features), "train": case.repair.train is not None}
+    offered |= {"features": model.load is not None or bool(case.data.features), "train": case.data.train is not None}
     with collecting(problems):
         check_methods(asked, **offered, labels=case.labels if len(case.labels) > 1 and not case.data.score else ())
     raise_all(problems)
@@ -173,7 +173,7 @@ def prepare_repair(
     code = models.code_of(str(named)) if is_network else None
     model, columns, images, origin = load_classifier(case, code=code, running=running)
     if is_network:
-        check_methods(asked, train=spec.train is not None, layers=not isinstance(model, models.ExportedNetwork))
+        check_methods(asked, train=case.data.train is not None, layers=not isinstance(model, models.ExportedNetwork))
         checkpoint, weight_notes = _original_weights(model, case.model.weights)
     files: dict[Path, ReadCohort] = {}
 
@@ -187,7 +187,7 @@ def prepare_repair(
     rows = read(table, columns)
     check_group_names(case.report.words, rows[0])
     like_table = columns.with_bins_of(rows[0].attributes)
-    train = None if spec.train is None else data.read_cohort(spec.train, like_table, images, progress=counting(bars)).cohort
+    train = None if case.data.train is None else data.read_cohort(case.data.train, like_table, images, progress=counting(bars)).cohort
     repair: Sequence[Rows] = rows
     if spec.test is None:
         repair, test = data.hold_out_each(rows, spec.test_fraction, seed=spec.seed)
@@ -233,7 +233,14 @@ def prepare_repair(
             limits.append(f"the network was repaired for {listed}; each has its own report")
         limits, notes = [*limits, *about_inputs], [*notes, *about_inputs]
     cohort, called = None if file is None else file.cohort, named or f"scores in {table.name}"
-    read_files = (table, case.model.weights, spec.train, spec.test, case.model.check_scores, named if case.model.is_estimator else None)
+    read_files = (
+        table,
+        case.model.weights,
+        case.data.train,
+        spec.test,
+        case.model.check_scores,
+        named if case.model.is_estimator else None,
+    )
     read_paths = [Path(path) for path in read_files if path is not None]
     provenance = Provenance.now(arguments=arguments, model=called, seed=spec.seed, files=read_paths, cohort=cohort, limits=limits)
     return PreparedRepair(case, asked, task, serving, provenance, {"left_out": []} if file is None else file.to_dict(), notes)

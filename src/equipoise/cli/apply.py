@@ -52,7 +52,9 @@ def apply(
             "--trust", help="Run the code recorded in the folder, if it is unchanged; without this option the command only shows it."
         ),
     ] = False,
-    save: Annotated[Path | None, typer.Option("--out", help="Write the decisions as CSV to this file.", show_default="printed")] = None,
+    save: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE.csv", help="Write the decisions as CSV to this file.", show_default="printed")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Score and decide new patients. The protected attribute is needed only if the rule decides by group.

@@ -11,7 +11,7 @@ import typer
 from equipoise import case as cases
 from equipoise import measures, report
 from equipoise.cli import console
-from equipoise.cli.console import FailIfOption, JsonOption, PdfOption, out, say
+from equipoise.cli.console import FailIfOption, JsonOption, PdfOption, SaveOption, out, say
 from equipoise.cli.options import CaseArgument, takes_case
 from equipoise.disk import folders, write_text
 from equipoise.errors import collecting, raise_all
@@ -23,10 +23,14 @@ def audit(
     file: CaseArgument,
     *,
     case: Callable[[Path], cases.Case],
-    save: Annotated[Path | None, typer.Option("--out", help="Also write the result as JSON to this file.")] = None,
+    save: SaveOption = None,
     page: Annotated[
         Path | None,
-        typer.Option("--report", help="Also write an HTML report to this file; with several labels, an overview and one page per label."),
+        typer.Option(
+            "--report",
+            metavar="FILE.html",
+            help="Also write an HTML report to this file; with several labels, an overview and one page per label.",
+        ),
     ] = None,
     pdf: PdfOption = None,
     fail_if: FailIfOption = None,
@@ -75,7 +79,7 @@ def audit(
     document = result.to_dict() if as_json or save else {}
     if save or page or pdf:
         spec, model = asked.audit_spec, asked.model
-        paths = [path for path in (asked.table, spec.valid, spec.train, model.weights, model.check_scores) if path is not None]
+        paths = [path for path in (asked.table, spec.valid, asked.data.train, model.weights, model.check_scores) if path is not None]
         origin = report.Origin.now(arguments=console.typed(ctx), files=paths, inputs=lines, group_names=words)
         document["provenance"] = origin.model_dump()
         for place in filter(None, (page, pdf)):

@@ -12,7 +12,7 @@ from pydantic import Field
 from equipoise import case as cases
 from equipoise import comparison, data, measures, report
 from equipoise.cli import console
-from equipoise.cli.console import FailIfOption, JsonOption, PdfOption, out
+from equipoise.cli.console import FailIfOption, JsonOption, PdfOption, SaveOption, out
 from equipoise.cli.options import takes_case
 from equipoise.data import Columns
 from equipoise.disk import write_text
@@ -57,8 +57,8 @@ def compare(
     *,
     case: Callable[[], ComparisonCase],
     fail_if: FailIfOption = None,
-    save: Annotated[Path | None, typer.Option("--out", help="Also write the result as JSON to this file.")] = None,
-    page: Annotated[Path | None, typer.Option("--report", help="Also write an HTML report to this file.")] = None,
+    save: SaveOption = None,
+    page: Annotated[Path | None, typer.Option("--report", metavar="FILE.html", help="Also write an HTML report to this file.")] = None,
     pdf: PdfOption = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Print every rate, or every period, instead of one screen.")] = False,
     as_json: JsonOption = False,
@@ -71,7 +71,7 @@ def compare(
 
     [bold]An audit repeated over time:[/bold] equipoise compare history.parquet --fail-if changed
     """
-    problems = console.place_problems({"--report": page, "--pdf": pdf})
+    problems = console.place_problems({"--report": page, "--pdf": pdf}, save)
     conditions = console.parse_conditions(fail_if, problems)
     with collecting(problems):
         asked = case()

@@ -23,13 +23,17 @@ if TYPE_CHECKING:
     from equipoise.models import Code
 
 out, err = Console(), Console(stderr=True)
-ENDINGS = {"--report": (".html", ".htm"), "--pdf": (".pdf",)}
-NOT_JSON = (".html", ".htm", ".pdf", ".csv", ".tsv", ".xlsx", ".parquet", ".png", ".svg", ".md", ".docx")  # refused by --out of an audit
+ENDINGS = {"--report": (".html", ".htm"), "--pdf": (".pdf",), "--out": (".json",)}
+NOT_JSON = (".html", ".htm", ".pdf", ".csv", ".tsv", ".xlsx", ".parquet", ".png", ".svg", ".md", ".docx")  # refused by --out of a JSON
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
 PdfOption = Annotated[
-    Path | None, typer.Option("--pdf", help="Also write a short report as PDF to this file; needs Chromium, Chrome, Edge or WeasyPrint.")
+    Path | None,
+    typer.Option(
+        "--pdf", metavar="FILE.pdf", help="Also write a short report as PDF to this file; needs Chromium, Chrome, Edge or WeasyPrint."
+    ),
 ]
+SaveOption = Annotated[Path | None, typer.Option("--out", metavar="FILE.json", help="Also write the result as JSON to this file.")]
 RootOption = Annotated[
     Path | None, typer.Option(help="Folder with one folder per data set.", show_default="EQUIPOISE_DATA, then the user cache")
 ]
@@ -112,9 +116,11 @@ def typed(ctx: typer.Context) -> list[str]:
     return ["equipoise", *(ctx.obj or ())]
 
 
-def place_problems(places: Mapping[str, Path | None], save: Path | None = None) -> list[str]:
-    """One problem for each of --report, --pdf and a JSON --out whose file name has the extension of another format."""
+def place_problems(places: Mapping[str, Path | None], save: Path | None = None, folder: Path | None = None) -> list[str]:
+    """One problem for each of --report, --pdf, a JSON --out and a folder --out whose name has the extension of another format."""
     problems = []
+    if folder is not None and folder.suffix.lower() in (*NOT_JSON, ".json") and not folder.is_dir():
+        problems.append(f"--out is the folder of the result; {folder.name!r} names a file. Use --out {folder.with_suffix('')}/.")
     for option, place in places.items():
         if place is not None and place.suffix.lower() not in ENDINGS[option]:
             right = place.with_suffix(ENDINGS[option][0])

@@ -30,7 +30,9 @@ def debias(
     file: CaseArgument,
     *,
     case: Callable[[Path], cases.Case],
-    folder: Annotated[Path, typer.Option("--out", help="Folder for the repaired network, the rule, the audits and the report.")],
+    folder: Annotated[
+        Path, typer.Option("--out", metavar="FOLDER", help="Folder for the repaired network, the rule, the audits and the report.")
+    ],
     pdf: PdfOption = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the patients in each set, the methods and the estimated time, and exit.")
@@ -53,7 +55,7 @@ def debias(
 
     [bold]Multi-label:[/bold] --label Effusion --label Mass ...: one repair of a network with one output per label, one folder per label.
     """
-    problems = console.place_problems({"--pdf": pdf})
+    problems = console.place_problems({"--pdf": pdf}, folder=folder)
     with collecting(problems):
         asked = case(file)
         problems += _more_problems(asked, folder, pdf, overwrite, dry_run)

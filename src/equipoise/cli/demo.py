@@ -16,7 +16,9 @@ BUDGET = "2"  # minutes instead of the default 10, so that the demo is short on 
 
 def demo(
     ctx: typer.Context,
-    folder: Annotated[Path, typer.Option("--out", help="Folder for the data, the network and the repaired network.")] = Path("demo-output"),
+    folder: Annotated[
+        Path, typer.Option("--out", metavar="FOLDER", help="Folder for the data, the network and the repaired network.")
+    ] = Path("demo-output"),
     rows: Annotated[int, typer.Option(help="Number of simulated X-rays at centre 2; centre 1 has three fifths as many.")] = 8_000,
     epochs: Annotated[int, typer.Option(help="Epochs of training at centre 1.")] = 6,
     draws: Annotated[int, typer.Option(help="Number of bootstrap resamples of probes; other intervals need none.")] = 1000,

@@ -24,8 +24,12 @@ class ReportCase(Specification):
 @takes_case(ReportCase)
 def report(
     source: Annotated[Path, typer.Argument(help="JSON of `equipoise audit --out`, or folder of `equipoise debias --out`.")],
-    page: Annotated[Path | None, typer.Option("--report", help="Page to write (.html).", show_default="next to the JSON")] = None,
-    pdf: Annotated[Path | None, typer.Option(help="Short report to write as PDF; needs Chromium, Chrome, Edge or WeasyPrint.")] = None,
+    page: Annotated[
+        Path | None, typer.Option("--report", metavar="FILE.html", help="Page to write (.html).", show_default="next to the JSON")
+    ] = None,
+    pdf: Annotated[
+        Path | None, typer.Option(metavar="FILE.pdf", help="Short report to write as PDF; needs Chromium, Chrome, Edge or WeasyPrint.")
+    ] = None,
     *,
     case: Callable[[], ReportCase],
 ) -> None:

@@ -51,7 +51,9 @@ def study_list(as_json: JsonOption = False) -> None:
 @study.command("run", cls=Command)
 def study_run(
     study: Annotated[str, typer.Argument(help="The name of a study (see `equipoise study list`), or a TOML file.")],
-    folder: Annotated[Path, typer.Option("--out", help="Folder for the results; a run of the same study in it is resumed.")],
+    folder: Annotated[
+        Path, typer.Option("--out", metavar="FOLDER", help="Folder for the results; a run of the same study in it is resumed.")
+    ],
     *,
     splits: Annotated[int | None, typer.Option(help="Number of splits; more can be added later.", show_default="the study's")] = None,
     runner: Annotated[str, typer.Option(help="serial, processes or ray; on a CPU the results are bit-identical.")] = "processes",

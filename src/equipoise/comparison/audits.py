@@ -53,7 +53,7 @@ def audit(
     - `shrink`: also reports shrunken gaps (empirical Bayes), `audit(...).shrunken()`.
     - `train`: the training set. A logistic regression on the same inputs is fitted to it and evaluated on the same rows,
       `audit(...).baseline`; if it does clearly better, the network limits any repair.
-    - `no_finding`: the label that means "no finding", or "derived" (none of the labels): `audit(...).no_finding.underdiagnosis`.
+    - `no_finding`: the label that means "no finding", or "none of the labels": `audit(...).no_finding.underdiagnosis`.
 
     A cohort of several labels or classes gets one audit per label, `audit(...)["Effusion"]["eod"]`, and so does a mapping of labels to
     scores or to scans of one table. p-values and simultaneous intervals are adjusted for all labels together. `outputs` maps labels to the

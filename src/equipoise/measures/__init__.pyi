@@ -42,9 +42,9 @@ from .disclosure import margin as margin
 from .disclosure import shown_scores as shown_scores
 from .disclosure import steps_by_group as steps_by_group
 from .gaps import AT_THRESHOLD as AT_THRESHOLD
-from .gaps import DERIVED as DERIVED
 from .gaps import GAPS as GAPS
 from .gaps import MEASURES as MEASURES
+from .gaps import NONE_OF_THE_LABELS as NONE_OF_THE_LABELS
 from .gaps import OVERALL_SCORE_MEASURES as OVERALL_SCORE_MEASURES
 from .gaps import QUOTIENTS as QUOTIENTS
 from .gaps import RATES as RATES

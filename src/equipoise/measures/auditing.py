@@ -30,8 +30,8 @@ from equipoise.measures.calibration import REASONS, TOO_FEW, WITHHELD
 from equipoise.measures.cells import Cells, FloatArray, gap_values, normalised, ratio, require_cells, tabulate
 from equipoise.measures.disclosure import BY_THRESHOLD, GroupCounts, Parts, ShownGroups, by_threshold, shown_scores
 from equipoise.measures.gaps import (
-    DERIVED,
     MEASURES,
+    NONE_OF_THE_LABELS,
     OVERALL_SCORE_MEASURES,
     QUOTIENTS,
     AuditSpec,
@@ -93,7 +93,7 @@ def audit_labels(
         asked = [spec.changed(also=(*spec.also, *also[label])) if also else spec for label in sources]
         watched = [progress and partial(_shared, progress, k, len(sources)) for k in range(len(sources))]
         estimated = [*sources.values()]
-        if spec.no_finding == DERIVED:
+        if spec.no_finding == NONE_OF_THE_LABELS:
             estimated.append(_no_finding(opened, rules))
             asked.append(spec.changed(measures=("fpr_gap",), also=(), thresholds=(), shrink=False))
             watched.append(None)
@@ -102,9 +102,9 @@ def audit_labels(
             untested.append((_audit_rows if source.stored is None else _audit_parts)(source, own_spec, own_progress))
         audits = _tested_together(untested)
     labels = {label: replace(audit, label=label) for label, audit in zip(sources, audits, strict=False)}
-    no_finding = audits[-1] if spec.no_finding == DERIVED else None
+    no_finding = audits[-1] if spec.no_finding == NONE_OF_THE_LABELS else None
     if spec.no_finding is not None and no_finding is None:
-        no_finding = labels[pick("label for no finding", spec.no_finding, (*labels, DERIVED))]
+        no_finding = labels[pick("label for no finding", spec.no_finding, (*labels, NONE_OF_THE_LABELS))]
     return Audit(labels, kind, name or next(iter(sources.values())).name, no_finding)
 
 

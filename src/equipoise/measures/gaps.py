@@ -291,7 +291,7 @@ def thresholds_of(thresholds: str | Sequence[float]) -> tuple[float, ...]:
     return tuple(round(start + k * step, 10) for k in range(count))
 
 
-DERIVED = "derived"  # given instead of the name of a label: no label means "no finding", so it is derived
+NONE_OF_THE_LABELS = "none of the labels"  # given instead of the name of a label where no label means "no finding"
 
 
 # The canonical name of a measure of an audit; an invalid one is an error before anything is computed.
@@ -316,11 +316,6 @@ class AuditSpec(Specification):
         "File with the same columns on which the threshold with the best balanced accuracy is chosen.", None, flag="--valid"
     )
     optimise: str = setting("Performance measure by which a threshold is chosen.", "balanced_accuracy")
-    train: Path | None = setting(
-        "File with the training set in the same columns: a logistic regression on the same inputs is fitted to it, and reported where it "
-        "clearly does better than the model.",
-        None,
-    )
     shrink: bool = setting(
         "Also report shrunken gaps (empirical Bayes) of attributes with at least four groups, such as intersections.", False
     )
@@ -337,7 +332,7 @@ class AuditSpec(Specification):
         "Thresholds of the decision curves, START:STOP or START:STOP:STEP (--verbose, report.figures, --json).", "0.05:0.5"
     )
     no_finding: str | None = setting(
-        "Label that means 'no finding', to report underdiagnosis (its false positive rate); or 'derived': none of the labels.", None
+        "Label that means 'no finding', to report underdiagnosis (its false positive rate); or 'none of the labels'.", None
     )
 
     @field_validator("thresholds", mode="before")

@@ -333,7 +333,7 @@ def check_method(
         use = f"Use one of: {able(lambda other: other.on_scores)}; or give the network with --model (in Python eq.debias(model, cohort))"
         problems.append(f"{name} changes a network, and these are scores without one{f' ({rows!r})' if rows else ''}. {use}")
     elif method.needs_train and not train:
-        problems.append(f"{name} trains from scratch and needs a training set: --set repair.train=train.csv (in Python train=parts.train)")
+        problems.append(f"{name} trains from scratch and needs a training set: --set data.train=train.csv (in Python train=parts.train)")
     if method.needs_layers and not layers:
         problems.append(
             f"{name} needs the layers of a network, which an exported program no longer has. Give the architecture as file.py:factory."

@@ -377,7 +377,7 @@ def returning_words(returning: "ReturningPatients") -> str:
     who = f"{returning.patients:,} of {returning.of_patients:,} patients ({share:.1%}) were in an earlier period"
     if returning.left_out:
         return f"{who}; their {returning.rows:,} rows were left out, so that each patient counts in one period"
-    return f"{who} and count again: limits and alarms over all periods are then too narrow (--set history.returning=first leaves them out)"
+    return f"{who} and count again: limits and alarms over all periods are then too narrow (history.count_returning=false leaves them out)"
 
 
 def condition_words(condition: "Condition", verdict: "Verdict") -> str:
