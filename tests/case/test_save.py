@@ -67,7 +67,7 @@ def serving(tried) -> Serving:
     folder, _, test = tried
     came = read_checkpoint(folder / "nested.pt")
     return Serving(
-        ServedInputs(bins={}, features=["a", "b", "c"]), saved_model(f"{folder / 'net.py'}:build", "logit"), test.inputs[:20], came
+        ServedInputs(group="sex", features=["a", "b", "c"]), saved_model(f"{folder / 'net.py'}:build", "logit"), test.inputs[:20], came
     )
 
 
@@ -148,7 +148,7 @@ def test_the_lines_in_the_readme_load_the_network_with_torch_alone(tried, servin
         model, inputs = case.result.candidate.model, test.inputs
         assert case.result.units
         kept = Checkpoint(hospital.network("cnn").state_dict())
-        serving = Serving(ServedInputs(bins={}, width=3), saved_model("net.py:cnn", "logit"), inputs[:5], kept)
+        serving = Serving(ServedInputs(group="sex", width=3), saved_model("net.py:cnn", "logit"), inputs[:5], kept)
     _saved(case, tmp_path / "out", serving, QUIET)
     (tmp_path / "out" / "net.py").write_text(hospital.CODE)
     torch.save(inputs, tmp_path / "out" / "x.pt")

@@ -11,7 +11,7 @@ import pytest
 from support.command import Ran, ran
 from support.facts import says
 
-SMALL = ["--rows", "240", "--epochs", "1", "--draws", "20", "--no-onnx"]
+SMALL = ["--rows", "240", "--epochs", "1", "--no-onnx"]
 
 
 @pytest.fixture(scope="module")

@@ -44,7 +44,7 @@ def test_the_folder_holds_a_rule_and_no_weights(files):
     names = {path.name for path in (files / "rule").iterdir()}
     assert names == {"README.txt", "audit.json", "card.md", "card.xml", "report.html", "rule.json", "run.json", "trace.csv"}
     run = json.loads((files / "rule" / "run.json").read_text())
-    assert (run["predictor"], run["model"], run["inputs"]["score"]) == (None, None, "p")
+    assert (run["predictor"], run["model"], run["inputs"]["score"]) == (None, None, ["p"])
     for name in ("report.html", "card.md", "card.xml", "README.txt"):
         text = (files / "rule" / name).read_text()
         assert "network" not in text.split("<body")[-1].lower().replace("neural network", "")

@@ -40,7 +40,7 @@ def document(model: str, files: dict[str, str]) -> dict[str, Any]:
     about = None if code is None else {"path": str(code.path), "sha256": code.sha256}
     return {
         "schema": "equipoise.repaired",
-        "schema_version": 8,
+        "schema_version": 9,
         "title": "Tiny",
         "label": "sick",
         "provenance": {
@@ -54,8 +54,7 @@ def document(model: str, files: dict[str, str]) -> dict[str, Any]:
         },
         "model": {"load": model, "output": "logit", "output_name": None, "code": about},
         "heads": None,
-        "inputs": {"patient": "pid", "id": None, "bins": {}, "images": None, "features": ["a", "b", "c"]},
-        "groups": ["sex"],
+        "inputs": {"patient": "pid", "group": ["sex"], "features": ["a", "b", "c"]},
         "method": "standard",
         "ran": "standard",
         "settings": {},

@@ -98,7 +98,7 @@ class Bundle:
     @property
     def groups(self) -> list[str]:
         """The columns with the groups that the rule needs; empty if it needs none."""
-        return self.run.groups if self.rule.needs_group else []
+        return list(self.run.inputs.group) if self.rule.needs_group else []
 
     @property
     def text_columns(self) -> set[str]:
@@ -174,7 +174,7 @@ class Bundle:
         if images is not None and recorded.images is not None:
             image = image_column or recorded.image_column or next((c for c in data.IMAGE_COLUMNS if c in rows.columns), None)
             _check_one_patient(rows, image, recorded.patient, name)
-        if (view := recorded.view_column) in rows.columns and (other := ~data.is_view(rows[view])).any():
+        if (view := recorded.view) in rows.columns and (other := ~data.is_view(rows[view])).any():
             raise BadInput(  # the repair left other views out, so their scores are untested
                 f"{int(other.sum()):,} of {len(rows):,} rows are not frontal views by the column {view!r}; the first is row "
                 f"{int(other.argmax()) + 1:,} below the header. The network was repaired on frontal views only. Leave those rows out.",
@@ -223,7 +223,7 @@ class Bundle:
 
     def _network_inputs(self, frame: pd.DataFrame, name: str) -> Any:
         """The input columns of the network as numbers, encoded as in the repair."""
-        features, encoder = self.run.inputs.features or [], self.run.inputs.encoder
+        features, encoder = list(self.run.inputs.features), self.run.inputs.encoder
         frame = self._parsed(frame, features)
         problems = [f"no input column {c!r}.{did_you_mean(c, map(str, frame.columns), 0.6)}" for c in features if c not in frame.columns]
         if encoder is not None:
@@ -241,10 +241,10 @@ class Bundle:
         """The scores of new rows, from their column or from the saved classifier, and the further columns that the rule reads."""
         recorded, features = self.run.inputs, list(getattr(self.rule, "columns", ()))
         if (model := self.predictor) is not None:
-            given = model.columns if model.columns is not None else recorded.features or ()
+            given = model.columns if model.columns is not None else recorded.features
             inputs = frame[[c for c in given if c in frame.columns]] if model.columns is None and model.kind == "estimator" else frame
             frame = frame.assign(**{PREDICTOR_SCORE: model.scores(self._parsed(inputs, given))})
-        column, columns = str(recorded.score), list(map(str, frame.columns))
+        column, columns = recorded.score[0], list(map(str, frame.columns))
         lacking = [(what, c) for what, names in (("score", [column]), ("feature", features)) for c in names if c not in columns]
         if problems := [f"no {what} column {c!r}.{did_you_mean(c, columns, 0.6)}" for what, c in lacking]:
             raise BadInput(*problems, source=name, advice=f"The columns are: {', '.join(columns)}.")
@@ -272,7 +272,7 @@ class Bundle:
         notes = [f"{left_out:,} rows whose image cannot be read have no decision"] if left_out else []
         if without_group := int(np.any([attribute.codes < 0 for attribute in attributes], axis=0).sum()) if attributes else 0:
             notes.append(f"{without_group:,} rows have no group; the rule decides them as rows of unknown group")
-        id, view = recorded.id, recorded.view_column
+        id, view = recorded.id, recorded.view
         if id is not None and id not in id_frame.columns:
             notes.append(f"{name} has no column {id!r}, which held the ids in the repair; rows are identified by {id_frame.columns[0]!r}")
         elif id is not None and (repeated := id_frame[id][id_frame[id].duplicated() & id_frame[id].notna()].nunique()):

@@ -210,14 +210,13 @@ def prepare_repair(
         scores = models.scores_by_label(model, file.cohort, labels, output, case.outputs)
         checks = check_known_scores(case, images, model, file.cohort, scores)
     task = RepairTask.of(model, labels, repair, test, train, case.outputs if len(labels) > 1 else None)
-    names: dict[str, Any] = {"patient": columns.patient, "id": columns.id, "conflicts": columns.conflicts}
     if not is_network or file is None:
         scored = zip(labels, rows, columns.score or [PREDICTOR_SCORE], strict=True)
-        serving = {label: Serving(inputs_of(own, **names, score=column, logits=columns.logits)) for label, own, column in scored}
+        serving = {label: Serving(inputs_of(own, columns, score=column)) for label, own, column in scored}
     else:
-        if images.folder is not None:
-            names |= {"image_column": images.column, "view_column": columns.view or ("view" if images.from_headers else None)}
-        inputs, sample = inputs_of(file.cohort, **names), cast(Cohort, test[0]).inputs[:ROWS_CHECKED]
+        names = {} if images.folder is None else {"image_column": images.column}
+        names |= {"view": "view"} if images.from_headers and not columns.view else {}
+        inputs, sample = inputs_of(file.cohort, columns, **names), cast(Cohort, test[0]).inputs[:ROWS_CHECKED]
         chosen = None if task.network is None else cast("models.ChosenOutputs", task.network.model)
         saved = saved_models(chosen, labels, str(named), code, output, case.output_name)
         serving = {label: Serving(inputs, own, sample, checkpoint) for label, own in saved.items()}
@@ -261,10 +260,7 @@ def _original_weights(network: Any, weights: Path | None) -> tuple[models.Checkp
 
 
 def check_methods(asked: Methods, **offered: Any) -> None:
-    """Raises every reason why methods with these settings cannot run on a classifier that offers this, before anything is run.
-
-    `offered` are the keywords of `equipoise.methods.check_method`.
-    """
+    """Raises every reason why methods with these settings cannot run on a classifier that offers this (see `methods.check_method`)."""
     problems = [] if asked else ["no method was given. Name at least one."]
     for name, settings in asked.items():
         with collecting(problems):

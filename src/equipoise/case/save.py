@@ -22,7 +22,7 @@ from equipoise.case.case_audit import Bars, no_bars
 from equipoise.case.folder import LABELS_SCHEMA, WEIGHT_FILES, check_folder, filling
 from equipoise.case.schema import OWN_NETWORK, RUN, SavedModel, ServedInputs
 from equipoise.comparison import Comparison, Findings, MethodRow
-from equipoise.data import FeatureTable, Rows, Scores
+from equipoise.data import Columns, FeatureTable, Rows, Scores
 from equipoise.disk import add_path_to_errors, folders, sha256_of
 from equipoise.errors import BadInput, EquipoiseError
 from equipoise.measures import UPPER_BOUND, records
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 AUDITS_SCHEMA, AUDITS_VERSION = "equipoise.debias", 5
 LABELS_VERSION = 2
 CARD_FILES = "card.md and card.xml"
+SERVED_COLUMNS = {"patient", "id", "conflicts", "logits", "view"}
 ROWS_CHECKED = 64  # of the test set, to compare ONNX with torch
 
 
@@ -58,19 +59,17 @@ class Serving:
     checkpoint: models.Checkpoint | None = None  # the original weights' file
 
 
-def inputs_of(rows: Rows, **names: Any) -> ServedInputs:
-    """How new rows are prepared like these.
-
-    `names` are entries that the rows do not hold: patient, id, image_column, view_column and conflicts; of scores, score and logits.
-    """
-    known: dict[str, Any] = {"bins": {a.name: a.bins for a in rows.attributes if a.bins is not None}} | names
+def inputs_of(rows: Rows, columns: Columns | None = None, **names: Any) -> ServedInputs:
+    """How new rows are prepared like these, which were read with these columns; `names` change some: score, view and image_column."""
+    known: dict[str, Any] = {} if columns is None else columns.model_dump(include=SERVED_COLUMNS, exclude_unset=True)
+    known |= {"group": [a.name for a in rows.attributes], "bins": {a.name: a.bins for a in rows.attributes if a.bins is not None}} | names
     if isinstance(rows, Scores):
-        return ServedInputs(**known, features=None if rows.features is None else list(map(str, rows.features.frame.columns)))
+        return ServedInputs(**known, features=() if rows.features is None else tuple(map(str, rows.features.frame.columns)))
     if (preprocessing := rows.source.to_dict()) is not None:
         return ServedInputs(**known, images=schema.IMAGES_FORMAT.validate_json(json.dumps(preprocessing)))
     if not isinstance(rows.source, FeatureTable):
         return ServedInputs(**known, width=int(rows.inputs.shape[-1]))
-    encoder, features = rows.source.fitted(), list(map(str, rows.source.frame.columns))
+    encoder, features = rows.source.fitted(), tuple(map(str, rows.source.frame.columns))
     encoded = schema.SavedEncoder(numeric=dict(encoder.numeric), levels=dict(encoder.levels))
     return ServedInputs(**known, features=features, encoder=encoded if rows.source.scale or encoder.levels else None)
 
@@ -121,7 +120,7 @@ def save_comparison(
             model = f"{graph.source}:{graph.which}"
         load = model or (OWN_NETWORK if type(network) is models.MLP else None)
         saved = saved_model(load, models.output_kind(network, rows.inputs))
-        serving = Serving(inputs_of(rows, score=score), saved, rows.inputs[:ROWS_CHECKED])
+        serving = Serving(inputs_of(rows), saved, rows.inputs[:ROWS_CHECKED])
     save_all({case.label: case}, folder, {case.label: serving}, ReportSpec(**options), overwrite=overwrite)
     return folder
 
@@ -223,7 +222,6 @@ def _write_bundle(
         predictor=predictor,
         heads=heads,
         inputs=serving.inputs,
-        groups=[attribute.name for attribute in case.result.test.attributes],
         method=candidate.method,
         ran=candidate.ran,
         settings=dict(candidate.settings),
@@ -392,7 +390,7 @@ def readme(
         files = sorted(path.name for path in place.glob("predictor.*"))  # the classifier, unless only scores were given
         about |= {
             "reads": list(getattr(rule, "columns", ())),
-            "groups": [attribute.name for attribute in case.result.test.attributes] if rule.needs_group else [],
+            "groups": inputs.group if rule.needs_group else (),
             "predictor": case.result.candidate.model is not None,
             "predictor_file": files[0] if files else None,
         }

@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import AfterValidator, Field, TypeAdapter, model_validator
+from pydantic import AfterValidator, Field, TypeAdapter, model_serializer, model_validator
 from pydantic.dataclasses import dataclass
 
 from equipoise.case.folder import FILES
 from equipoise.comparison import STRICT, Provenance, Text
-from equipoise.data import CONFLICTS, Bins, Transform, make_preprocessing
+from equipoise.data import Bins, Columns, Transform, make_preprocessing
 from equipoise.disk import sha256
 from equipoise.methods import Outcome
 
-RUN_SCHEMA, RUN_VERSION = "equipoise.repaired", 8
+RUN_SCHEMA, RUN_VERSION = "equipoise.repaired", 9
 RUN = "run.json"
 NO_DIGEST = "0" * 64
 OWN_NETWORK = "mlp"  # the network that `train` builds for tables, which is Equipoise's own code
@@ -122,30 +122,28 @@ class SavedEncoder:
     levels: dict[str, tuple[str, ...]]
 
 
-@dataclass(config=STRICT, kw_only=True, frozen=True)
-class ServedInputs:
-    """How new rows are prepared: columns and their encoding, or the preprocessing of images."""
+class ServedInputs(Columns):
+    """How new rows are prepared: the columns of the repair, of which a rule for scores has a `score`, and their encoding, or images."""
 
-    patient: str | None = None
-    id: str | None = None
-    bins: dict[str, Annotated[Bins, AfterValidator(_ascending)]]
+    bins: dict[str, Annotated[Bins, AfterValidator(_ascending)]] = Field(default_factory=dict)
     images: ServedImages | None = None
     image_column: str | None = None
-    view_column: str | None = None
-    conflicts: Annotated[str, Field(pattern=f"^({'|'.join(CONFLICTS)})$")] = "row"
-    features: list[str] | None = None
     encoder: SavedEncoder | None = None  # None: numbers without scaling
     width: Positive | None = None  # columns of inputs that are arrays
-    score: str | None = None  # for a rule for scores: their column
-    logits: bool = False  # the column of scores holds logits
 
     @model_validator(mode="after")
     def _one_kind(self) -> Any:
-        if self.score is None and sum((self.images is not None, bool(self.features), self.width is not None)) != 1:
+        if not self.group:
+            raise ValueError("needs `group`, the columns with the groups of the repair")
+        if not self.score and sum((self.images is not None, bool(self.features), self.width is not None)) != 1:
             raise ValueError("needs `images`, `features` (the columns that are the network's inputs) or `width`, one of them")
-        if self.encoder is not None and {*self.encoder.numeric, *self.encoder.levels} != {*(self.features or ())}:
+        if self.encoder is not None and {*self.encoder.numeric, *self.encoder.levels} != {*self.features}:
             raise ValueError("has an `encoder` of other columns than `features`")
         return self
+
+    @model_serializer(mode="wrap")
+    def _given(self, plain: Any) -> dict[str, Any]:
+        return {name: value for name, value in plain(self).items() if name in self.model_fields_set}
 
 
 @dataclass(config=STRICT, kw_only=True, frozen=True)
@@ -153,7 +151,7 @@ class Run:
     """The content of run.json: everything needed to reproduce the repair and to serve the classifier."""
 
     schema: Literal["equipoise.repaired"] = "equipoise.repaired"
-    schema_version: Literal[8] = 8
+    schema_version: Literal[9] = 9
     title: Text
     label: Text
     provenance: Provenance
@@ -162,7 +160,6 @@ class Run:
     predictor: SavedPredictor | None = None  # a classifier that is not a network
     heads: dict[str, Any] | None
     inputs: ServedInputs
-    groups: Annotated[list[str], Field(min_length=1)]
     method: str
     ran: str
     settings: dict[str, Any]
@@ -181,7 +178,7 @@ class Run:
     def _complete(self) -> Any:
         if unknown := sorted(set(self.files) - set(FILES[:-1])):
             raise ValueError(f"lists files that are never written: {', '.join(unknown)}")
-        if (self.model is None) == (self.inputs.score is None) or None not in (self.model, self.predictor):
+        if (self.model is None) == (not self.inputs.score) or None not in (self.model, self.predictor):
             raise ValueError("needs the `score` of its inputs, of which a `predictor` may be the source, or a `model`, one of them")
         needed = ["rule.json", "audit.json", *(["heads.safetensors"] if self.heads else [])]
         if self.predictor is not None and self.predictor.file is not None:

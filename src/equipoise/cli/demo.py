@@ -21,7 +21,6 @@ def demo(
     ] = Path("demo-output"),
     rows: Annotated[int, typer.Option(help="Number of simulated X-rays at centre 2; centre 1 has three fifths as many.")] = 8_000,
     epochs: Annotated[int, typer.Option(help="Epochs of training at centre 1.")] = 6,
-    draws: Annotated[int, typer.Option(help="Number of bootstrap resamples of probes; other intervals need none.")] = 1000,
     onnx: Annotated[bool, typer.Option(help="Also write model.onnx.")] = True,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output of an earlier demo.")] = False,
@@ -62,7 +61,6 @@ def demo(
     say("No method is named: the default tries several within a budget of minutes, and chooses by patients that no fit has seen.")
     say("'original' is the network at the best threshold on the repair set, which alone reduces its gap.")
     common = ["--set", f"repair.budget={BUDGET}", "--set", "repair.test_fraction=0.4", "--set", f"repair.seed={seed}"]
-    common += ["--set", f"repair.draws={draws}"]
     options = [*([] if onnx else ["--set", "report.onnx=false"]), "--set", "report.thumbnails=true"]
     options += ["--set", "report.title=Widened mediastinum (simulated)"]
     again = ["--overwrite"] if overwrite else []
