@@ -5,7 +5,7 @@
     python docs/_build/tables.py show experiments/peers/splits.csv    # any file of rows as a Markdown table
 
 A block stands between `<!-- generated: NAME -->` and `<!-- end -->`; its text is what the function of that name in
-`docs/_build/blocks/` returns. The notes next to the rows (experiments/<study>/README.md) may hold blocks too, and numbers of their own.
+`docs/_build/blocks/` returns, and a line that names the rows it read. The notes next to the rows (experiments/<study>/README.md) may hold blocks too, and numbers of their own.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pandas as pd
 from blocks import beyond, chexnet, coverage, data_sets, default, measures, methods, monitoring, predictors, readme, scale
-from blocks.rows import table
+from blocks.rows import READ, sources, table
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"(?P<start><!-- generated: (?P<name>[\w-]+) -->\n).*?(?P<end><!-- end -->)", re.DOTALL)
@@ -33,7 +33,9 @@ def filled(text: str, place: str) -> str:
     def block(found: "re.Match[str]") -> str:
         if found["name"] not in BLOCKS:
             raise SystemExit(f"{place}: unknown block {found['name']!r}; expected one of {', '.join(BLOCKS)}")
-        return f"{found['start']}\n{BLOCKS[found['name']]()}\n{found['end']}"
+        READ.clear()
+        made = BLOCKS[found["name"]]()
+        return f"{found['start']}\n{made}\n{sources(READ)}\n{found['end']}"
 
     return BLOCK.sub(block, text)
 

@@ -1,10 +1,11 @@
-"""bias-score on scikit-learn models. Usage: EQUIPOISE_DATA=... python experiments/bias-score/estimators.py [SPLITS [DATA ...]]
+"""bias-score on scikit-learn models. Usage: python experiments/bias-score/estimators.py --out FILE [--splits 3] [--data compas bank adult]
 
 The probes of bias-score read inputs and scores only, so that anything with a forward pass can be repaired: here a logistic regression,
 gradient boosting and a random forest, each in a module of three lines, next to the original and one threshold per group. With honest
-selection and no settings but the measure; values are of the test set. Writes experiments/bias-score/estimators.csv.
+selection and no settings but the measure; values are of the test set.
 """
 
+import argparse
 import os
 import sys
 import time
@@ -24,7 +25,6 @@ from torch import Tensor, nn
 import equipoise as eq
 from equipoise.models import predict
 
-OUT = Path(__file__).parent / "estimators.csv"
 MEASURES = ("spd", "eod")
 MODELS: dict[str, Any] = {
     "logistic regression": lambda seed: LogisticRegression(max_iter=2000, random_state=seed),
@@ -48,10 +48,14 @@ class Estimator(nn.Module):
 
 def main() -> None:
     """Writes one row per data set, model, split, measure and method."""
-    splits, names = int(sys.argv[1]) if len(sys.argv) > 1 else 3, sys.argv[2:] or ["compas", "bank", "adult"]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--splits", type=int, default=3)
+    parser.add_argument("--data", nargs="+", default=["compas", "bank", "adult"])
+    given = parser.parse_args()
     rows = []
-    for data in names:
-        for split in range(splits):
+    for data in given.data:
+        for split in range(given.splits):
             parts = eq.split(eq.load(data), seed=split)
             for name, make in MODELS.items():
                 model = Estimator(make(split).fit(parts.train.inputs.numpy(), parts.train.y)).eval()
@@ -65,7 +69,7 @@ def main() -> None:
                         told |= {"gap": held["gap"], "chosen": found.chosen, "balanced_accuracy": held["balanced_accuracy"]}
                         rows.append({**told, "outcome": str(found.outcome), "seconds": time.process_time() - start})
                 print(pd.DataFrame(rows[-6:]).round(3).to_string(header=split == 0), flush=True)
-    pd.DataFrame(rows).round(6).to_csv(OUT, index=False)
+    pd.DataFrame(rows).round(6).to_csv(given.out, index=False)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """All 14 findings of a published chest X-ray network on NIH images, by sex, age band and view: rows of experiments/chexnet-nih.
 
-    python experiments/chexnet-nih/chexnet.py
+    python experiments/chexnet-nih/chexnet.py --out experiments/chexnet-nih
 
 The scores are those that J. Zech published with reproduce-chexnet (`chexnet-nih` under the data root); the network itself is not needed.
 The threshold of each finding is that of the best balanced accuracy on one third of the patients; everything reported is from the other two
@@ -9,6 +9,7 @@ for underdiagnosis; differences in sensitivity and false positive rate by single
 not depend on the threshold.
 """
 
+import argparse
 import os
 import time
 from pathlib import Path
@@ -19,7 +20,6 @@ import pandas as pd
 import equipoise as eq
 from equipoise.data import generator, read_table
 
-OUT = Path(__file__).parent
 FINDINGS = (
     *("Atelectasis", "Cardiomegaly", "Effusion", "Infiltration", "Mass", "Nodule", "Pneumonia"),
     *("Pneumothorax", "Consolidation", "Edema", "Emphysema", "Fibrosis", "Pleural_Thickening", "Hernia"),
@@ -52,6 +52,9 @@ def scores_of(frame: pd.DataFrame, finding: str) -> eq.Scores:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    folder = parser.parse_args().out
     began = time.process_time()
     frame = published_scores()
     people = np.array(sorted(frame["patient"].unique()))
@@ -70,13 +73,13 @@ def main() -> None:
         gaps.append(own.assign(finding=finding))
     table = pd.concat(gaps, ignore_index=True)
     kept = ["finding", "measure", "attribute", "group", "reference", "value", "low", "high", "p_value", "p_adjusted", "clear"]
-    OUT.mkdir(parents=True, exist_ok=True)
-    table[[*kept, "detectable", "patients", "few"]].to_csv(OUT / "gaps.csv", index=False, float_format="%.6g")
+    folder.mkdir(parents=True, exist_ok=True)
+    table[[*kept, "detectable", "patients", "few"]].to_csv(folder / "gaps.csv", index=False, float_format="%.6g")
 
     rates = [f"{name}{end}" for name in ("tpr", "fpr", *CALIBRATION) for end in ("", "_low", "_high")]
     of_groups = pd.concat(groups, ignore_index=True)
     columns = ["finding", "threshold", "attribute", "group", "reference", "n", "positives", *rates]
-    of_groups[columns].to_csv(OUT / "groups.csv", index=False, float_format="%.6g")
+    of_groups[columns].to_csv(folder / "groups.csv", index=False, float_format="%.6g")
     overall = [
         {"finding": finding, "rows": audit.rows, "patients": audit.patients, "positives": int(labels[finding].y.sum())}
         | {
@@ -86,17 +89,17 @@ def main() -> None:
         }
         for finding, audit in audits.items()
     ]
-    pd.DataFrame(overall).to_csv(OUT / "findings.csv", index=False, float_format="%.6g")
+    pd.DataFrame(overall).to_csv(folder / "findings.csv", index=False, float_format="%.6g")
 
     under = audits.no_finding.underdiagnosis
-    under[under["attribute"].isin(ATTRIBUTES)].to_csv(OUT / "underdiagnosis.csv", index=False, float_format="%.6g")
+    under[under["attribute"].isin(ATTRIBUTES)].to_csv(folder / "underdiagnosis.csv", index=False, float_format="%.6g")
     made = {"rows": len(frame), "patients": len(people), "test_rows": len(test), "test_patients": test["patient"].nunique()}
     made |= {
         "comparisons": audits.comparisons,
         "shown": int(table["p_value"].notna().sum()),
         "seconds": round(time.process_time() - began, 1),
     }
-    pd.DataFrame([made]).to_csv(OUT / "run.csv", index=False)
+    pd.DataFrame([made]).to_csv(folder / "run.csv", index=False)
     print(pd.DataFrame([made]).to_string(index=False))
     print(table[table["clear"]][kept].to_string(index=False))
 

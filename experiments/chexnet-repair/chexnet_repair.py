@@ -1,7 +1,7 @@
 """All 14 findings of a published chest X-ray network, repaired from its scores by sex and by age band: rows of experiments/chexnet-repair.
 
-Usage: EQUIPOISE_DATA=... .venv-bench/bin/python experiments/chexnet-repair/chexnet_repair.py [SPLITS [WORKERS [FOLDER]]], after
-experiments/peers/environment.sh.
+Usage: .venv-bench/bin/python experiments/chexnet-repair/chexnet_repair.py --out FOLDER [--splits 5] [--workers 2] [--attributes sex age]
+[--findings Effusion ...], after experiments/peers/environment.sh; without it, other libraries that cannot be imported are left out.
 
 Half of the patients are the repair set, the other half the test set, in several splits. Every contender is fitted to the same scores of
 the repair set, to equalise sensitivity (eod), with balanced accuracy as performance: Equipoise with cross-fitted selection and balanced
@@ -12,6 +12,8 @@ set, by the same judgement for all; seconds are those of fitting. A finding with
 are there already are not computed again.
 """
 
+import argparse
+import itertools
 import os
 import sys
 import time
@@ -43,7 +45,6 @@ import equipoise as eq
 from equipoise.errors import EmptyCell
 from equipoise.methods import check_cells, judge
 
-OUT = Path(__file__).parent
 REFERENCES = {"sex": "M", "age": "40-59"}
 GOAL = eq.Goal("eod", selection="honest")
 BOUND = 0.05  # of those that ask for one
@@ -140,13 +141,21 @@ def rows_of(attribute: str, finding: str, split: int) -> list[dict[str, object]]
     return found
 
 
-def main(splits: int = 3, workers: int = 1, folder: Path = OUT) -> None:
-    file = folder / "rows.csv"
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--splits", type=int, default=3)
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--attributes", nargs="+", default=list(REFERENCES), choices=REFERENCES)
+    parser.add_argument("--findings", nargs="+", default=list(FINDINGS), choices=FINDINGS)
+    given = parser.parse_args()
+    file = given.out / "rows.csv"
     done = pd.read_csv(file) if file.exists() else pd.DataFrame(columns=["attribute", "finding", "split"])
     known = set(zip(done["attribute"], done["finding"], done["split"], strict=True))
-    jobs = [(a, f, s) for s in range(splits) for a in REFERENCES for f in FINDINGS if (a, f, s) not in known]
-    folder.mkdir(parents=True, exist_ok=True)
-    with ProcessPoolExecutor(workers) as pool:
+    every = itertools.product(range(given.splits), given.attributes, given.findings)
+    jobs = [(a, f, s) for s, a, f in every if (a, f, s) not in known]
+    given.out.mkdir(parents=True, exist_ok=True)
+    with ProcessPoolExecutor(given.workers) as pool:
         for rows in pool.map(rows_of, *zip(*jobs, strict=True)) if jobs else ():
             done = pd.concat([done, pd.DataFrame(rows)], ignore_index=True)
             ordered = done.sort_values(["split", "attribute", "finding"], kind="stable")
@@ -155,4 +164,4 @@ def main(splits: int = 3, workers: int = 1, folder: Path = OUT) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:3]), *map(Path, sys.argv[3:4]))
+    main()

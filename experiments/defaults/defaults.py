@@ -70,12 +70,12 @@ class Case:
     published: bool = False
 
 
-def cases(part: str, seeds: list[int], root: str, device: str, methods: tuple[str, ...]) -> Iterator[Case]:
+def cases(part: str, seeds: list[int], data: list[str], root: str, device: str, methods: tuple[str, ...]) -> Iterator[Case]:
     """All cases, every data set of a seed first; those that take longest last."""
     for published in (False, True) if part == "tables" else (False,):
         for seed in seeds:
-            for data in DATA[part]:
-                yield Case(part, data, seed, root, device, methods, published)
+            for name in data or DATA[part]:
+                yield Case(part, name, seed, root, device, methods, published)
 
 
 def arms(case: Case, measure: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -228,13 +228,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=list(range(100, 120)))
     parser.add_argument("--seconds", type=float, default=1e6, help="stop after so many")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--data", nargs="+", default=[], help="only these")
     parser.add_argument("--methods", nargs="+", default=[], help="only these")
     parser.add_argument("--write", type=Path, help="Markdown file whose marked part is replaced by the table")
     given = parser.parse_args()
     if given.part == "summary":
         rows = pd.concat([pd.read_csv(path) for path in given.files])
     else:
-        every = list(cases(given.part, given.seeds, os.environ.get("EQUIPOISE_DATA", ""), given.device, tuple(given.methods)))
+        every = list(cases(given.part, given.seeds, given.data, os.environ.get("EQUIPOISE_DATA", ""), given.device, tuple(given.methods)))
         rows = run_all(every, given.workers, given.seconds, given.out)
     if given.write:
         written(summary(rows), given.write)

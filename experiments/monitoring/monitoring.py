@@ -1,6 +1,6 @@
 """How often monitoring raises a false alarm, and after how many periods it reports a gap that is there.
 
-    python experiments/monitoring/monitoring.py            # experiments/monitoring/*.csv, about a minute on one core
+    python experiments/monitoring/monitoring.py --out experiments/monitoring     # about a minute on one core
 
 A stable world is monitored in 50 periods, with the functions that `equipoise compare history.parquet` uses, for one gap (eod) at 95 %:
 half of the error is for the level of the gap (confidence sequence), half for its change. Both are counted over all periods. The naive chart
@@ -24,7 +24,6 @@ from equipoise.measures.moments import DECISIONS, Moments
 PERIODS, REPETITIONS, LEVEL = 50, 2000, 0.95
 ALPHA = (1 - LEVEL) / 2  # for the level and for the change of one gap
 SIZES = {"small": (12, 6), "medium": (60, 30), "large": (300, 150)}  # patients with the finding per period: reference, group
-FOLDER = Path(__file__).parent
 
 
 @dataclass(frozen=True)
@@ -163,7 +162,7 @@ def delays() -> Iterator[dict[str, object]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=FOLDER)
+    parser.add_argument("--out", type=Path, required=True)
     folder = parser.parse_args().out
     folder.mkdir(parents=True, exist_ok=True)
     for name, rows in (("false_alarms", false_alarms), ("delays", delays)):

@@ -1,14 +1,14 @@
 """Calibration of repaired networks before and after recalibration.
 
-Usage: EQUIPOISE_DATA=... python experiments/recalibration/recalibration.py [DATA ...]
+Usage: python experiments/recalibration/recalibration.py --out FILE [--splits 3] [--data compas bank adult]
 
 For each data set, method and split: how far scores on the test set are from the observed frequencies for the original, the repaired and the
-recalibrated network, and on how many rows of the repair set and the test set the decision changes. The rows go to
-experiments/recalibration/splits.csv; those of other data sets there are kept.
+recalibrated network, and on how many rows of the repair set and the test set the decision changes. Rows of other
+data sets in FILE are kept.
 """
 
+import argparse
 import os
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,6 @@ from equipoise.measures import Calibration
 from equipoise.methods import Goal, recalibrate_result, run_method
 from equipoise.models import predict
 
-SPLITS = 3
 MEASURE = "spd"
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "bias-gda": ("bias-gda", {"schedule": "paper"}),
@@ -31,12 +30,11 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "constrained": ("constrained", {}),
     "bias-score": ("bias-score", {}),
 }
-OUT = Path(__file__).parent / "splits.csv"
 
 
-def rows_of(data: str) -> list[dict[str, object]]:
+def rows_of(data: str, splits: int) -> list[dict[str, object]]:
     """The rows of one data set."""
-    parts = [eq.split(eq.load(data), seed=seed) for seed in range(SPLITS)]
+    parts = [eq.split(eq.load(data), seed=seed) for seed in range(splits)]
     models = [eq.train(part.train, part.valid, seed=seed) for seed, part in enumerate(parts)]
     found: list[dict[str, object]] = []
     for name, (method, settings) in METHODS.items():
@@ -44,9 +42,9 @@ def rows_of(data: str) -> list[dict[str, object]]:
         repair, goal = [part.valid for part in parts], Goal(MEASURE, max_loss=0.05, selection="paper")
         candidates = [
             run_method(method, m, rows, {"": goal}, seed=seed, settings=settings)
-            for m, rows, seed in zip(models, repair, range(SPLITS), strict=True)
+            for m, rows, seed in zip(models, repair, range(splits), strict=True)
         ]
-        seconds = (time.perf_counter() - start) / SPLITS
+        seconds = (time.perf_counter() - start) / splits
         for split, (candidate, model, part) in enumerate(zip(candidates, models, parts, strict=True)):
             start = time.perf_counter()
             after = recalibrate_result(
@@ -66,19 +64,23 @@ def rows_of(data: str) -> list[dict[str, object]]:
                 own = Calibration.of(scores.score, scores.y)
                 told |= {f"{which}_large": own.in_the_large, f"{which}_slope": own.slope, f"{which}_error": own.error}
             found.append({**told, "seconds": took, "repair_seconds": seconds})
-        print(pd.DataFrame(found[-SPLITS:]).round(3).to_string(), flush=True)
+        print(pd.DataFrame(found[-splits:]).round(3).to_string(), flush=True)
     return found
 
 
 def main() -> None:
     """Writes the rows of the data sets that are named, or of all three."""
-    for data in sys.argv[1:] or ["compas", "bank", "adult"]:
-        found = pd.DataFrame(rows_of(data))
-        OUT.parent.mkdir(parents=True, exist_ok=True)
-        kept = pd.read_csv(OUT) if OUT.exists() else pd.DataFrame()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--splits", type=int, default=3)
+    parser.add_argument("--data", nargs="+", default=["compas", "bank", "adult"])
+    given = parser.parse_args()
+    for data in given.data:
+        found = pd.DataFrame(rows_of(data, given.splits))
+        kept = pd.read_csv(given.out) if given.out.exists() else pd.DataFrame()
         if len(kept):
             kept = kept[kept["data"] != data]
-        pd.concat([kept, found]).round(6).to_csv(OUT, index=False)
+        pd.concat([kept, found]).round(6).to_csv(given.out, index=False)
 
 
 if __name__ == "__main__":

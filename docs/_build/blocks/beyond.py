@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 
 import pandas as pd
-from chest_xray import ROWS as PRETRAINED
 from chest_xray import whole
 
 from blocks.rows import BALANCED, INPUTS, NAMES, SPLIT, at, gap, interval, one, over_splits, rows, table
@@ -95,10 +94,8 @@ def nih_paper() -> str:
 
 
 def nih_pretrained() -> str:
-    """The pretrained network, by sex and age, once its rows are there."""
-    if not PRETRAINED.is_file():
-        return "The study `nih-pretrained` (EfficientNet-Lite0 from ImageNet weights, by sex and by age) has no rows yet.\n"
-    found = whole(pd.read_csv(PRETRAINED))
+    """The pretrained network, by sex and age."""
+    found = whole(rows("nih-pretrained/rows.csv"))
     found = found.assign(absolute=found["gap"].abs())
     methods = ("standard", "pruning", "bias-gda", "constrained", "bias-score", "bias-score-train", "group-thresholds")
     lines = []
@@ -162,14 +159,6 @@ def multi_label() -> str:
     return table(("method", *dict.fromkeys(found["label"])), lines)
 
 
-def predictive() -> str:
-    """The gap in PPV that is left."""
-    found = rows("beyond/predictive-values.csv")
-    names = list(dict.fromkeys(found["method"]))
-    lines = [[data, *(at(one(found, data=data, method=name)) for name in names)] for data in dict.fromkeys(found["data"])]
-    return table(("data", *names), lines)
-
-
 def pruning() -> str:
     """Criteria of pruning on hidden units."""
     found = rows("pruning/criteria.csv")
@@ -231,7 +220,6 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "peers": peers,
     "peers-groups": peers_groups,
     "multi-label": multi_label,
-    "predictive": predictive,
     "pruning": pruning,
     "speed": speed,
     "speed-gpu": speed_gpu,

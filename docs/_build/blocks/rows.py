@@ -1,22 +1,41 @@
 """Rows under experiments/ as numbers in words and as Markdown tables."""
 
+import os
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
 import pandas as pd
 
-EXPERIMENTS = Path(__file__).parents[3] / "experiments"
+ROOT = Path(__file__).parents[3]
+EXPERIMENTS = ROOT / "experiments"
+READ: set[str] = set()  # the files that were read since this was cleared, by their path in the repository
 NAMES = {"compas": "COMPAS", "bank": "Bank", "adult": "Adult", "loh-2.5": "Loh, alpha 2.5", "zafar-0.7": "Zafar, vartheta 0.7"}
 SPLIT, BALANCED = 0.2 / 0.8, 0.25 / 0.75  # test rows divided by the others, of the protocols of studies
 TASKS = ("any finding", "effusion", "atelectasis")
 INPUTS = ("attribute among the inputs", "attribute not among the inputs")
 
 
-@cache
 def rows(name: str) -> pd.DataFrame:
     """A file of rows under experiments/."""
-    return pd.read_csv(EXPERIMENTS / name)
+    path = os.path.relpath(EXPERIMENTS / name, ROOT)
+    READ.add(path)
+    return _frame(path)
+
+
+@cache
+def _frame(path: str) -> pd.DataFrame:
+    return pd.read_csv(ROOT / path)
+
+
+def sources(read: Iterable[str]) -> str:
+    """The line under a block that names its rows: the README in each of these folders has the command that made them, and one for a cell."""
+    folders: dict[str, list[str]] = {}
+    for path in sorted(read):
+        folder, _, name = path.rpartition("/")
+        folders.setdefault(f"`{folder}`", []).append(f"`{name}`")
+    listed = [f"{folder} ({', '.join(names)})" for folder, names in folders.items()]
+    return f"Rows and commands: {'; '.join(listed)}.\n"
 
 
 def one(frame: pd.DataFrame, **where: object) -> "pd.Series[float]":

@@ -38,7 +38,7 @@ def short() -> str:
     most = found[found["benchmark"].str.startswith("audit-")].sort_values("rows").iloc[-1]
     return (
         f"An audit of {most['rows']:,.0f} rows of {most['patients']:,.0f} patients took {most['cpu_s']:.0f} s of CPU time and "
-        f"{most['peak_mb']:,.0f} MB (`benchmarks/scale`).\n"
+        f"{most['peak_mb']:,.0f} MB.\n"
     )
 
 
