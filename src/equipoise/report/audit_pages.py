@@ -21,10 +21,10 @@ from equipoise import __version__
 from equipoise.disk import sha256, sha256_of, without_folders
 from equipoise.measures import Audit, Estimate, LabelAudit, group_estimate
 from equipoise.report import document as doc
-from equipoise.report.audits import UNKNOWN_ESTIMATE, LabelSections, labels_table, performance_rows, underdiagnosis_parts
-from equipoise.report.document import SIGNOFF, Called, Cell, Column, Figures, Fixed, Folded, Part, Section, Span, Table, Text, table
+from equipoise.report.audits import UNKNOWN_ESTIMATE, LabelSections, between, labels_table, performance_rows, underdiagnosis_parts
+from equipoise.report.document import SIGNOFF, Called, Cell, Column, Facts, Figures, Fixed, Folded, Part, Section, Span, Table, Text, table
 from equipoise.report.panels import CALIBRATION_BINS, DIAGONAL, Mark, Panel, decision_panels, dot, path_through, percents, x_at, y_at
-from equipoise.report.text import amount, date_words, how_many, plain, rows_counted, sentence, short
+from equipoise.report.text import amount, date_words, how_many, plain, rows_counted, sentence, short, span
 from equipoise.report.wording import audits as wording
 from equipoise.report.wording.names import HEADLINE, RATE_WORDS, SHOWN_RATES, distinct, gap_words, rate_title
 
@@ -174,7 +174,7 @@ def _label_page(s: LabelSections, origin: Origin | None, paper: bool) -> doc.Doc
     calibrated, useful = by_attribute(calibration), by_attribute(curves)
     about_scores = "does a score mean the same in every group; AUROC and fixed operating points"
     sections = [
-        Section("verdict", "The answer", "", [first, Fixed("question"), *further, Fixed("facts"), *clear]),
+        Section("verdict", "The answer", "", [first, Fixed("question"), *further, _facts(s), *clear]),
         Section("worse", "Who is worse off", "", by_attribute(lambda name: [_errors_table(s, name)], headed=False, everywhere=True)),
         *([Section("gaps", "The differences", "", by_attribute(gaps))] if differ else []),
         Section("groups", "Each group", "", [*by_attribute(groups), *s.performance()]),
@@ -193,7 +193,7 @@ def _label_page(s: LabelSections, origin: Origin | None, paper: bool) -> doc.Doc
 
 def _page_values(s: LabelSections, origin: Origin | None) -> dict[str, Any]:
     """Values in the fixed text of the pages."""
-    audit, gap = s.audit, wording.largest_gap_row(s.audit)
+    audit = s.audit
     return {
         "audit": audit,
         "origin": origin,
@@ -203,13 +203,32 @@ def _page_values(s: LabelSections, origin: Origin | None) -> dict[str, Any]:
         "decisions": AUDIT_DECISIONS,
         "detectable": wording.DETECTABLE,
         "mark_and_interval": wording.MARK_AND_INTERVAL,
-        "gap": None if gap is None else Estimate.of_gap(gap),
-        "gap_name": "" if gap is None else gap_words(str(gap["measure"])),
-        "largest": sentence(wording.largest_words(audit)),
         "harms": wording.harms(audit),
-        "performance": performance_rows(audit),
         "sampled": wording.sampled_words(audit),
     }
+
+
+def _facts(s: LabelSections) -> Facts:
+    """The number of clear differences, the largest one, the performance, and the size."""
+    audit, row = s.audit, wording.largest_gap_row(s.audit)
+    adjusted = "" if audit.comparisons == audit.own_comparisons else f", adjusted for all {audit.comparisons:,} of the labels together"
+    clear = (str(audit.findings), Span(f" of {audit.own_comparisons:,}", "arrow"))
+    facts: list[tuple[doc.Words, doc.Words, doc.Words]] = [
+        ("Differences clear after adjustment", clear, f"comparisons between groups{adjusted}")
+    ]
+    largest = sentence(wording.largest_words(audit))
+    if row is None:
+        facts.append((largest, "too few", ""))
+    else:
+        gap = Estimate.of_gap(row)
+        note = (*between(gap, s.called), f"; simultaneous interval {span(gap.simultaneous_low, gap.simultaneous_high, 'points')}")
+        facts.append((f"{largest}: {gap_words(str(row['measure']))}", (f"{amount(gap.value, 'points')} ", Span("points", "arrow")), note))
+    for words, e, kind in performance_rows(audit)[:1]:
+        facts.append((words, amount(e.value, kind), f"over all patients; {s.level} interval {span(e.low, e.high, kind)}"))
+    rows = f"{audit.rows:,} rows; " if audit.patients and audit.patients != audit.rows else ""
+    groups = doc.joined([(f"{len(s.groups[name])} groups by ", Span(name)) for name in s.single], ", ")
+    facts.append((f"{'Patients' if audit.patients else 'Rows'} audited", f"{audit.patients or audit.rows:,}", (rows, *groups)))
+    return Facts(facts)
 
 
 def _clear_gaps(s: LabelSections, drawn: Sequence[str]) -> list[Part]:

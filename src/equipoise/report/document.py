@@ -187,11 +187,21 @@ class Text:
 
 @dataclass(frozen=True)
 class Items:
-    """A list of notes."""
+    """A list of notes; with a `lead`, a callout with these words and the list below them."""
 
     part: ClassVar[str] = "items"
     items: Sequence[Words]
     style: str = "notes"
+    lead: Words = ""
+    id: str = ""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The numbers to remember, each with its name above it and what it means below."""
+
+    part: ClassVar[str] = "facts"
+    facts: Sequence[tuple[Words, Words, Words]]
 
 
 @dataclass(frozen=True)
@@ -219,7 +229,7 @@ class Fixed:
     name: str
 
 
-Part: TypeAlias = "Table | Text | Items | Figures | Folded | Fixed"
+Part: TypeAlias = "Table | Text | Items | Facts | Figures | Folded | Fixed"
 
 
 @dataclass(frozen=True)

@@ -23,58 +23,51 @@ from typing import Annotated, Any, Self
 import numpy as np
 import pandas as pd
 import yaml
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationError, create_model, model_validator
 
 from equipoise.comparison import Comparison
 from equipoise.data import Scores
-from equipoise.errors import BadInput, did_you_mean, raise_all
-from equipoise.measures import AuditSpec, Estimate, Shift, group_estimate, shown_scores
+from equipoise.errors import BadInput
+from equipoise.measures import AuditSpec, Estimate, group_estimate, shown_scores
 from equipoise.methods import METHODS
 from equipoise.models import is_network
 from equipoise.report.audits import performance_rows
-from equipoise.report.document import Cell, Span, table
+from equipoise.report.document import Cell, Span, Text, table
 from equipoise.report.pages import in_markdown, render
-from equipoise.report.repairs import affected_tables, gap_parts, group_parts
+from equipoise.report.repairs import affected_tables, change_parts, gap_parts, group_parts, outcome_parts
 from equipoise.report.text import INSUFFICIENT, interval, line, name, percent, prose, sentence, short
 from equipoise.report.wording.audits import BY_ROW, DETECTABLE, left_out_words
 from equipoise.report.wording.names import gap_words, lacking_words, performance_words, rate_words
 from equipoise.report.wording.notes import note_words, why_words
-from equipoise.report.wording.repairs import goal_words, is_original, met_words, method_words, repair_answer
+from equipoise.report.wording.repairs import goal_words, groups_called, is_original, method_words, repair_answer
+from equipoise.specification import Specification, specification_problems
 
 GLOSSARY = ("spd", "eod", "aod", "fpr_gap")  # the other measures mirror these
 XML_RATES = ("tpr", "tnr")
 HUB_METRICS = {"auroc": "roc_auc"}  # the hub's names where they differ
 LONGEST_METADATA = 200  # characters of a name in the metadata
-EQUAL_RATES = 1e-9  # rates that differ by less are equal
-MOST_WORSE = 12  # worse rates that are named in a paragraph
 NOT_PROVIDED = "not provided"
-Text = Annotated[str, AfterValidator(lambda text: prose(text) or NOT_PROVIDED)]
+FactText = Annotated[str, AfterValidator(lambda text: prose(text) or NOT_PROVIDED)]
 Texts = Annotated[tuple[Annotated[str, AfterValidator(prose)], ...], Field(strict=False)]  # TOML has lists
-Date = Annotated[Text, BeforeValidator(lambda value: value.isoformat() if isinstance(value, date) else value)]
+Date = Annotated[FactText, BeforeValidator(lambda value: value.isoformat() if isinstance(value, date) else value)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
-TYPE_NAMES = {
-    "string_type": "text in quotes",
-    "tuple_type": "a list of texts",
-    "model_type": "a table",
-    "model_attributes_type": "a table",
-}
 HELD_OUT = "Recorded data of held-out patients: a test set used neither for the repair nor for any choice."
 
 
 # The user's facts
 
 
-class FactSection(BaseModel):
+class FactSection(Specification):
     """A table of card.toml: unknown keys are errors, and values are not converted."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(strict=True)
 
 
 class Result(FactSection):
     """One result of the user's own safety test."""
 
-    label: Text
-    value: int | Number | Text
+    label: FactText
+    value: int | Number | FactText
     low: Number | None = None
     high: Number | None = None
     level: Number | None = None  # of the interval, such as 0.95
@@ -105,7 +98,7 @@ OTHER_FACTS: dict[str, dict[str, Any]] = {  # those that are not
 }
 MODEL: Any = create_model  # models whose fields are only known here
 FACT_SECTIONS: dict[str, Any] = {
-    name: MODEL(name, __base__=FactSection, **dict.fromkeys(keys.split(), (Text, NOT_PROVIDED)), **OTHER_FACTS.get(name, {}))
+    name: MODEL(name, __base__=FactSection, **dict.fromkeys(keys.split(), (FactText, NOT_PROVIDED)), **OTHER_FACTS.get(name, {}))
     for name, keys in TEXT_FACTS.items()
 }
 Facts: Any = MODEL("Facts", __base__=FactSection, **{name: (section, section()) for name, section in FACT_SECTIONS.items()})
@@ -126,31 +119,7 @@ def read_facts(path: Path | None) -> Any:
     try:
         return Facts.model_validate(content)
     except ValidationError as error:
-        raise_all(list(dict.fromkeys(map(_problem, error.errors()))), str(path))
-        raise
-
-
-def _problem(error: Any) -> str:
-    """One problem of a card.toml: the place, the expected and the actual value."""
-    place = [part for part in error["loc"] if not (isinstance(part, str) and ("[" in part or part in ("int", "float", "str")))]
-    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).removeprefix(".")
-    if error["type"] == "extra_forbidden":  # with the section it belongs to, or the closest valid name
-        key, inside, valid = str(place[-1]), f" in {where.rpartition('.')[0]}", list(Result.model_fields)
-        if len(place) < 3:
-            inside, valid = ("", list(FACT_SECTIONS)) if len(place) == 1 else (f" in [{place[0]}]", [*FACT_SECTIONS[place[0]].model_fields])
-        home = next((name for name, model in FACT_SECTIONS.items() if key in model.model_fields and len(place) < 3), None)
-        hint = f" It belongs under [{home}]." if home else did_you_mean(key, valid)
-        return f"unknown {'section' if len(place) == 1 else 'key'} {key!r}{inside}.{hint} Valid: {', '.join(valid)}."
-    if error["type"] == "missing":
-        return f"{where.rpartition('.')[0]} lacks {place[-1]!r}. Add it."
-    if error["type"] == "value_error":
-        return f"{where}: {error['ctx']['error']}"
-    if len(place) > 1 and isinstance(place[-2], int) and place[-1] == "value":
-        return f"{where} should be a number or text in quotes; got {error['input']!r}"
-    got = f"; got {error['input']!r}"
-    if place == ["safety", "results"] or (place[:2] == ["safety", "results"] and len(place) == 3):
-        return f"safety.results should be tables with label and value, [[safety.results]]{got}"
-    return f"{where} should be {TYPE_NAMES.get(error['type'], 'a number')}{got}"
+        raise BadInput(*specification_problems(error, Facts), source=str(path)) from None
 
 
 # The cards
@@ -304,9 +273,12 @@ def paragraphs(case: Comparison, facts: Any, measures: Sequence[str], named: Seq
     repaired = "The decision rule was fitted" if candidate.rule_only else "The network was repaired"
     cited = "" if facts.resources.citation == NOT_PROVIDED else facts.resources.citation.strip()
     paper = METHODS[candidate.ran].paper if candidate.ran in METHODS else ""
-    found, judged, worse = _gap_before_and_after(case), _against_goal(case), _who_got_worse(case)
+    names = groups_called(case, None)
+    found = in_markdown(part for part in outcome_parts(case, names) if not isinstance(part, Text) or part.id == "verdict-text")
+    judged, worse = f"**{line(repair_answer(case))}**", in_markdown(part for part in change_parts(case, names) if part.part != "table")
     summary = f"A classifier that detects {label}, repaired after training with {method}."
-    values = [f"{performance_words(m)} {_estimate_words(case.found.before[m])} before and {_estimate_words(after[m])} after" for m in named]
+    sides = ((m, *(interval(e.value, e.low, e.high) for e in (case.found.before[m], after[m]))) for m in named)
+    values = [f"{performance_words(m)} {old} before and {new} after" for m, old, new in sides]
     biases = f"In addition to the audit: {facts.risks.biases}"
     return {
         "model_name": name(case.title) if facts.model.name == NOT_PROVIDED else facts.model.name,
@@ -343,90 +315,6 @@ def _size(scores: Scores, settings: AuditSpec) -> str:
     patients = "" if scores.patients is None else f" of {len(set(scores.patients)):,} patients"
     positives = f", {int(scores.y.sum()):,} of them positive" if shown_scores(scores, settings.min_patients).kept.all() else ""
     return f"{len(scores):,} rows{patients}{positives}"
-
-
-def _estimate_words(estimate: Estimate, sign: str = "") -> str:
-    """An estimate with its interval and, of a gap, the two groups; or the reason why there is none."""
-    if np.isnan(estimate.value):
-        return line(estimate.note or INSUFFICIENT)
-    between = f" ({name(estimate.group)} minus {name(estimate.reference)})" if estimate.reference else ""
-    return f"{interval(estimate.value, estimate.low, estimate.high, sign)}{between}"
-
-
-def _gap_before_and_after(case: Comparison) -> str:
-    """The gap and the performance on the test set, before and after."""
-    findings, change = case.found, case.found.gap_change
-    sentences = [
-        f"On the test set ({_size(case.result.test, case.found.settings)}), which was used neither for the repair nor for any choice, the "
-        f"{measure_words(case.goal.measure)} by {name(findings.main)} is {_estimate_words(findings.gap_before, '+')} before and "
-        f"{_estimate_words(findings.gap_after, '+')} after, with {percent(findings.after.settings.level)} intervals."
-    ]
-    if not np.isnan(change.value):
-        moved = {"smaller": "got smaller", "unclear": "got smaller, by an amount that chance may explain", "unchanged": "did not change"}
-        between = f"{name(findings.gap_before.group)} minus {name(findings.gap_before.reference)}"
-        how = f"{between} changed by {interval(change.value, change.low, change.high, '+')}"
-        how = "the result is the original model with its original rule" if is_original(case) else how
-        sentences.append(f"It {moved.get(findings.seen, 'did NOT get smaller')}: {how}.")
-    sentences.append(
-        f"The {performance_words(case.goal.performance)} is {_estimate_words(findings.performance_before)} before and "
-        f"{_estimate_words(findings.performance_after)} after."
-    )
-    if len(case.result.test.attribute.others) > 1:
-        sentences.append("With more than two groups, the gap with the largest absolute value is shown.")
-    return " ".join(sentences)
-
-
-def _against_goal(case: Comparison) -> str:
-    """The outcome on the test set, and whether it keeps each limit of the goal, surely if the whole interval is on that side of it."""
-    goal, gap, performance = case.goal, case.found.gap_after, case.found.performance_after
-    least = case.judgement.performance_limit
-    side = "at or above" if performance.value >= least - EQUAL_RATES else "BELOW"
-    sure = performance.low >= least or performance.high < least
-    limits = [(f"the {performance_words(goal.performance)}", performance, f"{side} its limit of {least:.3g}", sure)]
-    if goal.max_gap is not None:
-        largest, crosses = max(abs(gap.low), abs(gap.high)), gap.low <= 0 <= gap.high
-        smallest = 0.0 if crosses else min(abs(gap.low), abs(gap.high))
-        side = "within" if abs(gap.value) <= goal.max_gap else "ABOVE"
-        sure = largest <= goal.max_gap or smallest > goal.max_gap
-        limits.append((f"the absolute {name(goal.measure)}", gap, f"{side} the maximum of {goal.max_gap:.3g}", sure))
-    sentences = [f"**{line(repair_answer(case))}**", *filter(None, [met_words(case.judgement)])]
-    for measure, estimate, where, sure in limits:
-        if np.isnan(estimate.value):
-            sentences.append(f"On the test set {measure} is unknown: {line(estimate.note or INSUFFICIENT)}.")
-        else:
-            sentences.append(f"On the test set {measure} is {where}{'' if sure else '; the interval includes values on the other side'}.")
-    return " ".join(sentences)
-
-
-def _who_got_worse(case: Comparison) -> str:
-    """The groups with a lower sensitivity or a higher false positive rate than before, and any levelling down."""
-
-    def listed(shifts: Sequence[Shift]) -> str:
-        parts = [
-            f"{rate_words(shift.rate)} of {name(shift.group)} {shift.before:.3f} to {shift.after:.3f}, "
-            f"a change of {interval(shift.change.value, shift.change.low, shift.change.high, '+')}"
-            for shift in shifts[:MOST_WORSE]
-        ]
-        return "; ".join(parts) + (f"; and {len(shifts) - len(parts)} more" if len(shifts) > len(parts) else "")
-
-    findings, level, sentences = case.found, percent(case.found.after.settings.level), []
-    if clear := [shift for shift in findings.worse if shift.clear]:
-        sentences.append(f"Worse after the repair, with a {level} interval that excludes 0: {listed(clear)}.")
-    if unclear := [shift for shift in findings.worse if not shift.clear]:
-        sentences.append(f"Worse after the repair, by an amount whose {level} interval includes 0: {listed(unclear)}.")
-    if not findings.worse:
-        sentences.append("On the test set no group's sensitivity fell and no group's false positive rate rose.")
-    if findings.levelled:
-        parts = [
-            f"{abs(part.towards):.3f} of it from {name(part.group)}, "
-            f"whose {rate_words(part.rate)} got worse by {abs(part.change.value):.3f}"
-            for part in findings.levelled
-        ]
-        sentences.append(f"**Levelling down:** the gap got smaller in part because a group got worse: {'; '.join(parts)}.")
-    rows = findings.after.groups[findings.after.groups["attribute"] == findings.main]
-    if short := [name(group) for group, note in rows["note"].items() if note]:
-        sentences.append(f"For {', '.join(short)} some or all rates are {INSUFFICIENT}, so whether they got worse is unknown.")
-    return " ".join(sentences)
 
 
 def _limitations(case: Comparison) -> list[str]:

@@ -18,7 +18,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from equipoise.report import text as writing
-from equipoise.report.document import Document, Part, Span, spans, text_of
+from equipoise.report.document import Document, Part, Span, Words, spans, text_of
 from equipoise.report.terminal import cell_text
 from equipoise.report.text import LONGEST, clean, line, plain
 from equipoise.report.wording.audits import left_out_words
@@ -79,11 +79,18 @@ def in_notebook(parts: Iterable[Any]) -> str:
 
 
 def in_markdown(parts: Iterable[Any]) -> str:
-    """Paragraphs and tables as Markdown with every name escaped; figures and controls are for pages."""
+    """Paragraphs, lists and tables as Markdown with every name escaped; figures and controls are for pages."""
     texts: list[str] = []
     for part in parts:
         if part.part == "text":
-            texts.append(f"**{line(text_of(part.words))}**" if part.style == "heading" else line(text_of(part.words)))
+            words = f"**{line(text_of(part.words))}**" if part.style in ("heading", "lead") else _emphasised(part.words)
+            texts.append(words)
+        elif part.part == "items":
+            texts += [_emphasised(part.lead)] if part.lead else []
+            texts.append("\n".join(f"- {_emphasised(words)}" for words in part.items))
+        elif part.part == "facts":
+            facts = (tuple(map(_emphasised, fact)) for fact in part.facts)
+            texts.append("\n".join(f"- {title}: **{fact}** ({note})" for title, fact, note in facts))
         elif part.part == "folded":
             texts.append(in_markdown(part.parts))
         elif part.part == "table":
@@ -94,6 +101,11 @@ def in_markdown(parts: Iterable[Any]) -> str:
                 rows.append([text for cell, own in zip(row, shown, strict=True) for text in ([""] * cell.wide if cell.wide > 1 else [own])])
             texts.append(f"**{line(text_of(part.caption))}**\n\n" + "\n".join(f"| {' | '.join(row)} |" for row in rows))
     return "\n\n".join(texts)
+
+
+def _emphasised(words: Words) -> str:
+    """Words as Markdown."""
+    return "".join(f"**{line(text)}**" if kind == "strong" else line(text_of(Span(text, kind))) for kind, text in spans(words))
 
 
 def render(template: str, context: Mapping[str, Any]) -> str:

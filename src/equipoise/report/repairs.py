@@ -25,9 +25,11 @@ from equipoise.report.document import (
     Called,
     Cell,
     Column,
+    Facts,
     Figures,
     Fixed,
     Folded,
+    Items,
     Part,
     Scale,
     Section,
@@ -41,14 +43,27 @@ from equipoise.report.explorer import explorer_data, explorer_parts, trajectory_
 from equipoise.report.pages import page_of, render
 from equipoise.report.panels import PANELS, calibration_panel, decision_panels, roc_panel, score_panel
 from equipoise.report.report_spec import ReportSpec
-from equipoise.report.text import amount, count, date_words, how_many, number, p_value_words, percent, plural, rows_counted, sentence, short
+from equipoise.report.text import (
+    amount,
+    count,
+    date_words,
+    how_many,
+    number,
+    p_value_words,
+    percent,
+    plural,
+    rows_counted,
+    sentence,
+    short,
+    span,
+)
 from equipoise.report.wording import audits as wording
 from equipoise.report.wording import repairs as words
 from equipoise.report.wording.names import (
     HEADLINE,
     PERFORMANCE_WORDS,
-    RATE_WORDS,
     SHOWN_RATES,
+    GroupNames,
     distinct,
     gap_words,
     mirrors,
@@ -69,26 +84,23 @@ PROBED_AMONG = {None: "among all patients", 1: "among those with the finding", 0
 def repair_document(case: Comparison, names: Mapping[str, str] | None = None, *, thumbnails: bool = False) -> doc.Document:
     """The report of a comparison; `names` are words for groups, such as {"F": "women"}; images of patients only with `thumbnails`."""
     called = words.groups_called(case, names)
-    findings, goal, candidate, judgement, valid = case.found, case.goal, case.result.candidate, case.judgement, case.original.valid
-    rows, patients, attribute = findings.after.rows, findings.after.patients, case.original.test.attribute
+    findings, goal, candidate, valid = case.found, case.goal, case.result.candidate, case.original.valid
+    patients, attribute = findings.after.patients, case.original.test.attribute
     patients_known = case.original.test.patients is not None and (valid is None or valid.patients is not None)
-    balances = [balance for of_attribute in findings.balances.values() for balance in of_attribute]
-    changes = [abs(change.value) for b in balances for change in (b.corrected, b.spoiled, b.missed, b.alarms)]
-    digits = 0 if max([change for change in changes if not math.isnan(change)], default=0.0) >= words.SMALL_CHANGE else 1
     pictures, maps = changed_pictures(case) if thumbnails and case.thumbnails else [], unit_map_rows(case)
     data = explorer_data(case, PERFORMANCE_WORDS[goal.performance])
     trajectories = [trajectory_panel(tried, goal) for tried in case.candidates if len(tried.candidate.trace) > SHORT_TRACE]
     one_step = [tried.name for tried in case.candidates if len(tried.candidate.trace) <= SHORT_TRACE]
     single = [Text((Span(name), " finds its rule in one step, so there is nothing to draw."), "notes") for name in one_step]
     methods: list[Part] = [Fixed("methods"), methods_table(case).only(0, 1, 2, *([3] if data["limit"] else []), 4, 5)]
-    changed = [*balance_parts(case, called.full, f"thousand{digits}"), Fixed("levelling")]
+    changed = [*change_parts(case, called), Fixed("changes")]
     probes = [] if case.probes is None else probe_parts(case.probes)
     of_steps = "every step of every method, and all methods on the test set"
     of_probes = "how well the group can be predicted from each layer"
     of_traces = "how each method moved on the patients it was fitted to"
     of_images = "the most changed images, and units that were switched off"
     sections = [
-        Section("verdict", "The outcome", "", [doc.outcome(case.outcome, words.repair_answer(case, called)), Fixed("outcome_text")]),
+        Section("verdict", "The outcome", "", [doc.outcome(case.outcome, words.repair_answer(case, called)), *outcome_parts(case, called)]),
         Section(
             "affected", "Who is better and who is worse", "", [*changed, Folded("Numbers of decisions", affected_tables(case, called.full))]
         ),
@@ -119,12 +131,10 @@ def repair_document(case: Comparison, names: Mapping[str, str] | None = None, *,
         if row.positives + row.negatives
     ]
     widest = max(0.001, *shares) if shares else 1.0
-    repair_patients = None if valid is None or valid.patients is None else len(set(valid.patients))
     values = {
         "case": case,
         "found": findings,
         "candidate": candidate,
-        "judgement": judgement,
         "goal": goal,
         "levels": case.original.test.attribute.levels,
         "most_colours": COLOURS,
@@ -142,20 +152,7 @@ def repair_document(case: Comparison, names: Mapping[str, str] | None = None, *,
         "goal_words": words.goal_words(goal),
         "why_words": why_words,
         "notes": [(tried.name, note_words(note)) for tried in case.candidates for note in tried.candidate.notes],
-        "is_original": words.is_original(case),
-        "met_words": words.met_words(judgement),
-        "cross_fitted": "" if candidate.judgement is None else words.outcome_words(candidate.judgement, names=called),
-        "baseline_words": wording.baseline_words(case.baseline, findings.settings.level),
-        "balance_words": words.balance_words(findings.balances[findings.main], words.error_unit(case), digits, called),
-        "share_words": share_words(goal.measure),
-        "rate_words": "" if findings.rate is None else RATE_WORDS[findings.rate].name,
-        "almost": NEGLIGIBLE_CHANGE,
-        "contribution_words": words.contribution_words,
-        "size_words": how_many(rows, patients, "test"),
-        "valid_words": "" if valid is None else how_many(len(valid), repair_patients, "repair"),
         "total": findings.affected[0].counts[-1],
-        "trace_first": case.original.candidate.trace.iloc[0] if valid is not None else candidate.trace.iloc[0],
-        "trace_chosen": candidate.trace.iloc[candidate.chosen],
         "widest_change": widest,
         "change_kind": "thousand0" if widest >= words.SMALL_CHANGE else "thousand1",
         "patients": patients_known,
@@ -175,6 +172,112 @@ def repair_document(case: Comparison, names: Mapping[str, str] | None = None, *,
     few = wording.few_words(findings.after.rows, findings.after.patients, findings.after.weighted)
     version, scripts = case.provenance.versions.get("equipoise", ""), ("select.js", "svg.js", "page.js", "explorer.js")
     return doc.Document("repair.html", "report", case.title, sections, values, called.full, few, scripts, data, version=version)
+
+
+def outcome_parts(case: Comparison, called: GroupNames) -> list[Part]:
+    """What follows the sentence of the outcome: what is compared, facts, rates and change on the test set, and values on the repair set."""
+    found, judgement, goal, attribute, valid = case.found, case.judgement, case.goal, case.original.test.attribute, case.original.valid
+    result, old, new = case.result.candidate, found.gap_before, found.gap_after
+    performance, level, arrow = PERFORMANCE_WORDS[goal.performance], percent(found.settings.level), Span(" → ", "arrow")
+    size, reference = how_many(found.after.rows, found.after.patients, "test"), Span(called.full(attribute.reference))
+    between: Words = ("between the groups of ", Span(found.main))
+    if len(attribute.levels) == 2:
+        between = ("between ", Span(called.full(attribute.others[0])), " and ", reference)
+    question = Span(short(case.label).join(share_words(goal.measure)), "em")
+    held_out = f". Unless marked otherwise, numbers are for {size} held out from the repair."
+    about = ("What is compared ", *between, ": ", question, ". A difference is the group minus the reference, ", reference, held_out)
+    total, expected = found.affected[0].counts[-1], found.affected[0].expected
+    before, after = found.performance_before, found.performance_after
+    limit = "" if math.isnan(after.value) else f"; limit {amount(judgement.performance_limit)}"
+    known = f"points; {level} interval {span(old.low, old.high, 'points')} before, {span(new.low, new.high, 'points')} after"
+    corrected, spoiled = (count(n, expected) for n in (total.detected + total.cleared, total.missed + total.alarmed))
+    needs: Words = ("score and ", Span(found.main)) if result.rule.needs_group else "the score only"
+    facts: list[tuple[Words, Words, Words]] = [
+        (
+            f"Difference in {gap_words(goal.measure)}{'' if len(attribute.levels) == 2 else ', the largest'}",
+            "too few" if math.isnan(old.value) else (amount(old.value, "points"), arrow, amount(new.value, "points")),
+            old.note if math.isnan(new.value) else known,
+        ),
+        (
+            sentence(performance),
+            (amount(before.value), arrow, amount(after.value)),
+            f"{level} interval {span(after.low, after.high)}% after{limit}",
+        ),
+        (
+            "Decisions changed",
+            (count(total.changed, expected), Span(f" of {total.positives + total.negatives:,}", "arrow")),
+            f"{'expected; ' if expected else ''}{corrected} corrected, {spoiled} newly wrong",
+        ),
+        (
+            "To decide, the repaired rule needs",
+            needs,
+            f"repaired by {words.method_words(case.result)}{'; decisions are randomised' if result.rule.randomised else ''}",
+        ),
+    ]
+    first, chosen = (result if valid is None else case.original.candidate).trace.iloc[0], result.trace.iloc[result.chosen]
+    patients = None if valid is None or valid.patients is None else len(set(valid.patients))
+    rows = "" if valid is None else f", {how_many(len(valid), patients, 'repair')},"
+    cross_fitted = ""
+    if result.judgement is not None:
+        judged = words.outcome_words(result.judgement, names=called)
+        cross_fitted = f" By cross-fitting, with each of those patients judged by a fit to others: {judged}"
+    fitted = (
+        f"The goal was {words.goal_words(goal)}. On the patients it was fitted to{rows} the difference went from "
+        f"{amount(first['gap'], 'points')} to {amount(chosen['gap'], 'points')} points and {performance} from "
+        f"{amount(first['performance'])} to {amount(chosen['performance'])}; such numbers are too optimistic, and the outcome does not use "
+        f"them.{cross_fitted}"
+    )
+    baseline = wording.baseline_words(case.baseline, found.settings.level)
+    return [
+        Text(about),
+        Facts(facts),
+        Text(words.evidence_words(case, called, size), "verdict", "verdict-text", ("conclusion", found.seen)),
+        *(Text(each, "callout", "" if k else "baseline") for k, each in enumerate(baseline)),
+        Text(fitted, "fitted"),
+    ]
+
+
+def change_parts(case: Comparison, called: GroupNames) -> list[Part]:
+    """Who is clearly better or worse, errors per 1,000 of each group, and whether a group got worse so that the difference got smaller."""
+    every = [balance for of_attribute in case.found.balances.values() for balance in of_attribute]
+    changes = [abs(change.value) for b in every for change in (b.corrected, b.spoiled, b.missed, b.alarms)]
+    digits = 0 if max([change for change in changes if not math.isnan(change)], default=0.0) >= words.SMALL_CHANGE else 1
+    said = words.balance_words(case.found.balances[case.found.main], words.error_unit(case), digits, called)
+    titles = {"gain": "Better:", "loss": "Worse:"}
+    parts: list[Part] = [Text((Span(titles[way], "strong"), f" {'; '.join(each)}."), way) for way, each in said.items() if each]
+    if words.is_original(case):
+        parts.append(Text("The result is the original model with its original rule, so nothing changes for any patient."))
+    elif not parts:
+        parts.append(Text("No group has clearly more or clearly fewer missed findings or false alarms than before."))
+    return [*parts, *balance_parts(case, called.full, f"thousand{digits}"), *levelling_parts(case, called, bool(said["loss"]))]
+
+
+def levelling_parts(case: Comparison, called: GroupNames, others_worse: bool) -> list[Part]:
+    """From which groups the difference got smaller, and whether they got better or worse; nothing if it did not get smaller."""
+    found, pair = case.found, (Span(called.full(case.found.gap_before.group)), " and ", Span(called.full(case.found.gap_before.reference)))
+
+    def came(part: Any, style: str = "", end: str = "") -> Words:
+        return (
+            *(Span(f"{amount(part.towards, 'size')} points", style) if style else f"{amount(part.towards, 'size')} points", " came from "),
+            *(Span(called.full(part.group)), f", where {words.contribution_words(part)} than before{end}"),
+        )
+
+    better = [part for part in found.contributions if part.towards > NEGLIGIBLE_CHANGE and not part.worse]
+    if found.levelled:
+        unclear = {True: ".", False: "; the interval of that change includes zero."}
+        items = [*(came(part, "strong", unclear[part.clear]) for part in found.levelled), *(came(part, end=".") for part in better)]
+        lead = (Span("Levelling down.", "strong"), " On the test set the difference between ", *pair)
+        return [Items(items, "", (*lead, " got smaller in part because a group got worse:"), "levelling")]
+    if found.seen not in ("smaller", "unclear"):
+        return []
+    unsure = found.seen == "unclear" or case.outcome == "unclear"
+    smaller: Words = ("The difference between ", *pair, " got smaller without making either group worse")
+    if unsure:
+        smaller = ("On these rows the difference between ", *pair, " is smaller and neither group is worse")
+    shares = doc.joined([came(part) for part in better])
+    end = f". Neither is shown for other patients: the outcome is {case.outcome}." if unsure else "."
+    worse = (" ", Span("What got worse in other respects is listed above.", "strong")) if others_worse else ()
+    return [Text((*smaller, f" in {gap_words(case.goal.measure)}", *((": ", *shares) if shares else ()), end, *worse), id="levelling-none")]
 
 
 # Tables

@@ -26,7 +26,9 @@ def in_terminal(parts: Iterable[Any]) -> RenderableType:
             style = next((STYLES[name] for name in part.style.split() if name in STYLES), "")
             drawn.append(RichText(("\n" if part.style == "heading" else "") + text_of(part.words), style=style))
         elif part.part == "items":
-            drawn += [RichText(text_of(words), style="dim") for words in part.items]
+            drawn += [RichText(text_of(words), style="dim") for words in (*filter(None, [part.lead]), *part.items)]
+        elif part.part == "facts":
+            drawn += [RichText(f"{text_of(title)}: {text_of(fact)} ({text_of(note)})") for title, fact, note in part.facts]
         elif part.part == "table":
             drawn.append(_FittedTable(part))
         elif part.part == "folded":

@@ -2,13 +2,15 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from typing import cast
 
 import numpy as np
 
 from equipoise.comparison import Balance, Comparison, ScoredCandidate
 from equipoise.measures import Estimate, Shift
 from equipoise.methods import Goal, Judgement, Note
-from equipoise.report.text import amount, sentence, short_name
+from equipoise.report.document import Span
+from equipoise.report.text import amount, percent, sentence, short_name, span
 from equipoise.report.wording.audits import counted_unit
 from equipoise.report.wording.names import GroupNames, gap_words, group_words, performance_words, rate_words
 
@@ -47,6 +49,50 @@ def goal_words(goal: Goal) -> str:
         for rate, least in goal.keep.items()
     ]
     return ", and ".join([aim, *kept])
+
+
+def evidence_words(comparison: Comparison, called: GroupNames, size: str) -> tuple[str, ...]:
+    """The rates behind the largest difference before and after, its change on these rows (`size`), and what remains of it."""
+    found, judgement = comparison.found, comparison.judgement
+    old, new = found.gap_before, found.gap_after
+    met = f"{limits} " if (limits := met_words(judgement)) else ""
+    if found.seen == "insufficient":
+        return (f"{met}Of {size}, {old.note}.",)
+    made: list[str] = [met]
+    if found.rate_of(old.group) and found.rate_of(old.reference):
+        for k, (when, gap) in enumerate((("Before the repair, ", old), ("; after it, ", new))):
+            sides = [(group, cast(tuple[Estimate, Estimate], found.rate_of(group))[k]) for group in (gap.group, gap.reference)]
+            made += [when, "" if k else f"{rate_words(found.rate or '')} was "]
+            for place, (group, rate) in enumerate(sides):
+                made += [" and " if place else "", f"{amount(rate.value)} in ", Span(called.full(group))]
+        made.append(". ")
+    of_group = (
+        ["The difference"] if len(comparison.original.test.attribute.levels) == 2 else ["The difference of ", Span(called.full(old.group))]
+    )
+    change, level = found.gap_change, percent(found.settings.level)
+    by = f" changed by {amount(change.value, 'points')} points ({level} interval {span(change.low, change.high, 'points')})"
+    if found.seen == "smaller":
+        shown = ", more than the sampling of test patients can explain" if judgement.outcome in ("closed", "reduced") else ""
+        made += [*of_group, f"{by}{shown}. "]
+    elif found.seen == "unclear":
+        end = "; the interval of that change includes zero:"
+        made += [
+            *(Span(part, getattr(part, "kind", "strong")) for part in (*of_group, f"{by}{end}")),
+            " the sampling of test patients may explain it. ",
+        ]
+    elif found.contradicts:
+        went = f" on which it went from {amount(found.valid_before, 'points')} to {amount(found.valid_after, 'points')} points. "
+        made += [Span("This contradicts the repair set,", "strong"), went, *of_group, f"{by}. "]
+    elif found.seen == "larger":
+        made += [*of_group, f"{by}. "]
+    if found.remains:
+        made.append("A difference remains: its interval excludes zero.")
+    else:
+        least = f"the detectable difference, before adjustment, is {amount(new.detectable, 'detectable')} points."
+        none = "with this many patients, no possible difference is detectable."
+        remains = "What remains cannot be distinguished from zero in these patients, but is not shown to be zero: "
+        made.append(f"{remains}{none if np.isnan(new.detectable) else least}")
+    return tuple(made)
 
 
 def contribution_words(contribution: Shift) -> str:
