@@ -2,8 +2,8 @@
 
     python examples/add_panel.py --out example-output
 
-A panel is a value: a title, its content in words for screen readers, axes, and marks that the templates draw. In the package, the function
-would be in `src/equipoise/report/panels.py`.
+A panel is a value: a title, its content in words for screen readers, and marks on axes, which the templates draw. In the package, the
+function would be in `src/equipoise/report/panels.py`.
 """
 
 import argparse
@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 import equipoise as eq
-from equipoise.report import Mark, Panel, add_panels, path_through, percents, x_at, y_at
+from equipoise.report import SHARES, Panel, add_panels, share_panel
 
 HEADING = "Share flagged at every threshold"
 
@@ -27,10 +27,10 @@ def flagged(case: eq.Comparison) -> list[Panel]:
         for k, level in enumerate(attribute.levels):
             scores = tried.test.score[attribute.codes == k]
             shares = [float((scores >= cut).mean()) for cut in cuts]
-            marks.append(Mark("curve", path_through((x_at(x, 0, 1), y_at(y, 0, 1)) for x, y in zip(cuts, shares, strict=True)), k, level))
+            marks.append(SHARES.curve("curve", zip(cuts, shares, strict=True), k, level))
             words.append(f"{level}: {shares[50]:.1%} at 0.5")
         says = f"{HEADING}, {title.lower()}. {'; '.join(words)}."
-        panels.append(Panel(title, says, percents("x"), percents("y"), "threshold", "share flagged", tuple(marks)))
+        panels.append(share_panel(title, says, "threshold", "share flagged", marks))
     return panels
 
 

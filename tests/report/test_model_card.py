@@ -286,7 +286,7 @@ def test_html_in_names_is_text_when_rendered(tmp_path):
     assert "javascript:alert(2)&quot;" not in page
     assert 'href="javascript' not in page
     assert "&lt;script&gt;alert(1)" in page
-    assert page.count("<table>") == 7
+    assert page.count("<table>") == 8
 
 
 def test_the_task_follows_the_layers_unless_told():

@@ -19,11 +19,11 @@ from equipoise.report.panels import (
     HEIGHT,
     LEFT,
     RIGHT,
+    SHARES,
     TOP,
     WIDTH,
     calibration_panel,
     decision_panels,
-    path_through,
     roc_panel,
     score_panel,
 )
@@ -190,7 +190,7 @@ def test_a_long_trajectory_keeps_its_extremes():
 
 
 def test_a_path_breaks_where_a_value_is_missing():
-    assert path_through([(0, 0), (1, np.nan), (2, 2), (3, 3)]) == "M0 0M2 2L3 3"
+    assert SHARES.curve("curve", [(0, 0), (0.5, np.nan), (0.5, 0.5), (1, 1)]).d == "M48 182M175 97L302 12"
 
 
 def test_the_axis_of_intervals_holds_them_and_stays_possible():

@@ -14,13 +14,10 @@ from .outputs import write_figures as write_figures
 from .outputs import write_page as write_page
 from .pages import page_of as page_of
 from .pages import render as render
-from .panels import Mark as Mark
+from .panels import SHARES as SHARES
 from .panels import Panel as Panel
 from .panels import add_panels as add_panels
-from .panels import path_through as path_through
-from .panels import percents as percents
-from .panels import x_at as x_at
-from .panels import y_at as y_at
+from .panels import share_panel as share_panel
 from .pdf import check_printer as check_printer
 from .repairs import overview as overview
 from .repairs import repair_document as repair_document

@@ -21,9 +21,17 @@ from equipoise import __version__
 from equipoise.disk import sha256, sha256_of, without_folders
 from equipoise.measures import Audit, Estimate, LabelAudit, group_estimate
 from equipoise.report import document as doc
-from equipoise.report.audits import UNKNOWN_ESTIMATE, LabelSections, between, labels_table, performance_rows, underdiagnosis_parts
+from equipoise.report.audits import (
+    UNKNOWN_ESTIMATE,
+    LabelSections,
+    between,
+    labels_table,
+    performance_rows,
+    row_notes,
+    underdiagnosis_parts,
+)
 from equipoise.report.document import SIGNOFF, Called, Cell, Column, Facts, Figures, Fixed, Folded, Part, Section, Span, Table, Text, table
-from equipoise.report.panels import CALIBRATION_BINS, DIAGONAL, Mark, Panel, decision_panels, dot, path_through, percents, x_at, y_at
+from equipoise.report.panels import CALIBRATION_BINS, DIAGONAL, SHARES, Panel, decision_panels, share_panel
 from equipoise.report.text import amount, date_words, how_many, plain, rows_counted, sentence, short, span
 from equipoise.report.wording import audits as wording
 from equipoise.report.wording.names import HEADLINE, RATE_WORDS, SHOWN_RATES, distinct, gap_words, rate_title
@@ -163,11 +171,11 @@ def _label_page(s: LabelSections, origin: Origin | None, paper: bool) -> doc.Doc
 
     first, *further = s.answer()
     least = audit.settings.min_patients
-    row_notes = [
+    notes = [
         "“With the finding” means labelled so in the data, which is not always the truth.",
         f"A group with fewer than {least} patients with the finding (or without it) is shown as “insufficient data”, not as zero.",
         *(["Rates, differences and curves are weighted by the sample weights; counts are rows."] if audit.weighted else []),
-        *s.row_notes(),
+        *row_notes(audit, s.called),
     ]
     clear, differ = _clear_gaps(s, drawn), bool(set(drawn) & set(audit.gaps["attribute"]))
     cohort = [] if paper else by_attribute(lambda name: [s.cohort(name)], headed=False)
@@ -179,7 +187,7 @@ def _label_page(s: LabelSections, origin: Origin | None, paper: bool) -> doc.Doc
         *([Section("gaps", "The differences", "", by_attribute(gaps))] if differ else []),
         Section("groups", "Each group", "", [*by_attribute(groups), *s.performance()]),
         *([Section("threshold", "Another threshold")] if threshold else []),
-        Section("cohort", "The patients", "", [*cohort, doc.Items(row_notes)]),
+        Section("cohort", "The patients", "", [*cohort, doc.Items(notes)]),
         *SIGNOFF,
         *([Section("calibration", "Calibration", about_scores, calibrated)] if calibrated else []),
         *([Section("curves", "Decision curves", "is deciding by the score better than treating all, or none", useful)] if useful else []),
@@ -305,11 +313,10 @@ def calibration_panels(s: LabelSections, attribute: str) -> list[Panel]:
         points = _calibration_points(*sides) if all(len(side) for side in sides) else []
         if not points:
             continue
-        spots = [(x_at(x, 0, 1), y_at(y, 0, 1)) for x, y in points]
-        marks = [DIAGONAL, Mark("curve", path_through(spots), code), *(Mark("spot", dot(x, y, 2.5), code) for x, y in spots)]
+        marks = [DIAGONAL, SHARES.curve("curve", points, code), *(SHARES.dot("spot", x, y, 2.5, code) for x, y in points)]
         title = short(s.called(str(group)))
         says = f"Calibration of {title}: {'; '.join(f'score {amount(x)}, share {amount(y)}' for x, y in points)}."
-        panels.append(Panel(title, says, percents("x"), percents("y"), "mean score", "share with the finding", tuple(marks)))
+        panels.append(share_panel(title, says, "mean score", "share with the finding", marks))
     return panels
 
 

@@ -105,6 +105,20 @@ def performance_rows(audit: LabelAudit) -> list[tuple[str, Estimate, str]]:
     return [(sentence(PERFORMANCE_WORDS[name]), audit[name], "area" if name in AREAS else "share") for name in names]
 
 
+def row_notes(audit: LabelAudit, called: Called) -> list[Words]:
+    """Notes on the rows: missing groups, patients in several groups, rows that are left out, and references that were not given."""
+    notes = list[Words]()
+    for name, missing in audit.missing.items():
+        if missing:
+            notes.append((Span(name), f" is unknown for {amount(missing)} of the rows. They count for performance, not for differences."))
+    notes += [f"{wording.varying_words(each)}." for each in audit.varying if each.patients]
+    notes += [wording.left_out_words(audit)] if audit.left_out else []
+    for name in audit.assumed:
+        reference = Span(called(audit.references[name]))
+        notes.append((Span(name), ": no reference was given, so the largest group, ", reference, ", is used (--reference)."))
+    return notes
+
+
 class LabelSections:
     """The parts of the audit of one label, from which its page and its views in a terminal and a notebook are put together."""
 
@@ -136,21 +150,6 @@ class LabelSections:
             *([Text(unflagged, "callout", "unflagged")] if unflagged else []),
             *(Text(words, "callout", "" if k else "baseline") for k, words in enumerate(baseline)),
         ]
-
-    def row_notes(self) -> list[Words]:
-        """Notes on the rows: missing groups, patients in several groups, rows that are left out, and references that were not given."""
-        audit, notes = self.audit, list[Words]()
-        for name, missing in audit.missing.items():
-            if missing:
-                notes.append(
-                    (Span(name), f" is unknown for {amount(missing)} of the rows. They count for performance, not for differences.")
-                )
-        notes += [f"{wording.varying_words(each)}." for each in audit.varying if each.patients]
-        notes += [wording.left_out_words(audit)] if audit.left_out else []
-        for name in audit.assumed:
-            reference = Span(self.called(audit.references[name]))
-            notes.append((Span(name), ": no reference was given, so the largest group, ", reference, ", is used (--reference)."))
-        return notes
 
     def interval_words(self) -> str:
         """The kind of intervals, and the meaning of the marks."""
@@ -278,7 +277,7 @@ class LabelSections:
             *([Text(f"{sentence(', '.join(values))}.")] if values else []),
             *(Text(""), table(f"Groups, with {self.level} intervals", heads, rows)),
             *((Text(""), self.gaps(gaps).only(0, 1, 4)) if len(gaps) else ()),
-            *(Text(""), Items([*self.row_notes(), *wording.sampled_words(audit), legend])),
+            *(Text(""), Items([*row_notes(self.audit, self.called), *wording.sampled_words(audit), legend])),
         ]
 
     def whole(self) -> list[Part]:
@@ -288,7 +287,7 @@ class LabelSections:
         parts += [part for name in self.groups for part in (self.cohort(name), self.rates(name, ALL_RATES))]
         parts += [self.gaps(rows, str(name)) for name, rows in audit.gaps.groupby("attribute", sort=False)]
         parts += [self.curves()] if audit.curves["net_benefit"].notna().any() else []
-        notes = [*self.row_notes(), *wording.sampled_words(audit)]
+        notes = [*row_notes(self.audit, self.called), *wording.sampled_words(audit)]
         for (group, lacking), attribute in zip(audit.groups["lacking"].items(), audit.groups["attribute"], strict=True):
             if lacking:
                 notes.append((Span(attribute), " ", Span(group), f": {lacking_words(lacking, audit.settings, unit)}."))

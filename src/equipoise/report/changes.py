@@ -11,7 +11,7 @@ from equipoise.measures import FEW_PATIENTS, Estimate, FloatArray, Monitoring
 from equipoise.report import document as doc
 from equipoise.report.audits import WIDE, between
 from equipoise.report.document import Called, Cell, Column, Fixed, Part, Section, Span, Table, Text, Words, table
-from equipoise.report.panels import Mark, Panel, dot, level_line, path_through, x_at, y_at
+from equipoise.report.panels import Axes, Panel, steps_within
 from equipoise.report.text import amount, count, how_many, number, p_value_words, percent, plural, sentence, short, short_name, span
 from equipoise.report.wording.names import PERFORMANCE_WORDS, RATE_WORDS, GroupNames, distinct, gap_words, group_words
 
@@ -286,31 +286,28 @@ def chart(course: pd.DataFrame, row: Mapping[Any, Any], called: Called = str) ->
     known_limits = np.abs(np.concatenate(limits))[~np.isnan(np.concatenate(limits))]
     high = min(max(LEAST_HEIGHT, 1.6 * largest, 1.05 * float(np.median(known_limits)) if len(known_limits) else 0.0), 1.0)
     low, last = -high, max(len(course) - 1, 1)
-    x = [x_at(k, -0.4, last + 0.4) for k in range(len(course))]
+    axes = Axes(low, high, -0.4, last + 0.4)
 
-    def clipped(values: FloatArray) -> list[float]:
-        return [y_at(min(max(v, low), high), low, high) if not np.isnan(v) else np.nan for v in values]
+    def course_of(values: FloatArray) -> list[tuple[float, float]]:
+        return [(k, np.nan if np.isnan(v) else min(max(v, low), high)) for k, v in enumerate(values)]
 
-    marks = [level_line("base", y_at(0, low, high), "no difference")]
-    known = np.flatnonzero(~np.isnan(so_far_low))
-    band_low, band_high = clipped(so_far_low), clipped(so_far_high)
+    marks, band = [axes.level("base", 0, "no difference")], [[*course_of(end)] for end in (so_far_high, so_far_low)]
+    known = [k for k, v in enumerate(so_far_low) if not np.isnan(v)]
     if len(known) > 1:
-        edge = [*((x[k], band_high[k]) for k in known), *((x[k], band_low[k]) for k in reversed(known))]
-        marks.append(Mark("area benefit", path_through(edge) + "Z", title="limits of the difference over all periods so far"))
+        edge = [*(band[0][k] for k in known), *(band[1][k] for k in reversed(known))]
+        marks.append(axes.curve("area benefit", edge, title="limits of the difference over all periods so far", end="Z"))
     for limit in limits:  # not drawn outside the chart
-        inside = [y_at(v, low, high) if low <= v <= high else np.nan for v in limit]
-        marks.append(Mark("diagonal", path_through(zip(x, inside, strict=True)), title="limits of a single period"))
-    marks.append(Mark("benefit", path_through(zip(x, clipped(so_far), strict=True)), title="all periods so far"))
+        inside = [(k, v if low <= v <= high else np.nan) for k, v in enumerate(limit)]
+        marks.append(axes.curve("diagonal", inside, title="limits of a single period"))
+    marks.append(axes.curve("benefit", course_of(so_far), title="all periods so far"))
     if len(course) <= MOST_DOTS:
-        for period, gap, place, y in zip(course["period"], value, x, clipped(value), strict=True):
+        for period, gap, (k, y) in zip(course["period"], value, course_of(value), strict=True):
             if not np.isnan(gap):
                 alarm = bool(row["changed"]) and str(period) >= str(row["since"])
-                marks.append(Mark("spot", dot(place, y, 4 if alarm else 3), int(alarm), f"{period}: {amount(gap, 'points')} points"))
+                marks.append(axes.dot("spot", k, y, 4 if alarm else 3, int(alarm), f"{period}: {amount(gap, 'points')} points"))
     labelled = np.unique(np.linspace(0, len(course) - 1, min(MOST_TICKS, len(course))).round().astype(int))
-    ticks_x = tuple((x[k], str(course["period"].iloc[k])) for k in labelled)
-    step = next(size for size in (0.02, 0.05, 0.1, 0.2, 0.5, 1.0) if (high - low) / size <= 6)
-    ticks = np.arange(np.ceil(low / step), high / step + 1e-9) * step
-    ticks_y = tuple((y_at(v, low, high), number(100 * v, 0, sign=True)) for v in ticks)
+    ticks_x = axes.x_ticks(labelled, lambda k: str(course["period"].iloc[int(k)]))
+    ticks_y = axes.y_ticks(steps_within(low, high, 6), lambda v: number(100 * v, 0, sign=True))
     title = f"{gap_words(str(row['measure']))}: {short(called(str(row['group'])))} minus {short(called(str(row['reference'])))}"
     recent = "; ".join(f"{p} {amount(v, 'points')}" for p, v in zip(course["period"][-6:], value[-6:], strict=True) if not np.isnan(v))
     says = f"{title}, in points. {state_words(row)}. The last periods: {recent}."

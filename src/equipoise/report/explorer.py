@@ -17,7 +17,7 @@ from equipoise.comparison import Comparison, ScoredCandidate, below_upper_bound,
 from equipoise.measures import FloatArray, IntArray, margin
 from equipoise.methods import METHODS, Goal, select
 from equipoise.report.document import Cell, Column, Items, Part, Span, Words, table
-from equipoise.report.panels import Mark, Panel, dot, level_line, path_through, upright_line, x_at, y_at
+from equipoise.report.panels import Axes, Panel
 from equipoise.report.text import amount, number, plain, sentence, short
 from equipoise.report.wording.names import upper_bound_words
 
@@ -165,23 +165,23 @@ def trajectory_panel(tried: ScoredCandidate, goal: Goal) -> Panel:
     first, last = float(np.nanmin(step)), float(max(np.nanmax(step), np.nanmin(step) + 1))
     low = min(-0.05, float(np.nanmin(gap)) - 0.03) if len(gap) else -0.05
     low = -np.ceil(-low * 10) / 10
-    ticks = tuple((y_at(v, low, 1), number(100 * v, 0)) for v in np.arange(np.ceil(low * 4) / 4, 1.01, 0.25))
-    marks = [level_line("base", y_at(0, low, 1))]
+    axes = Axes(low, 1.0, first, last)
+    ticks = axes.y_ticks(np.arange(np.ceil(low * 4) / 4, 1.01, 0.25), lambda v: number(100 * v, 0))
+    marks = [axes.level("base", 0)]
     if goal.min_performance is not None:
-        marks.append(level_line("min_performance", y_at(goal.min_performance, low, 1), f"minimum {amount(goal.min_performance)}"))
+        marks.append(axes.level("min_performance", goal.min_performance, f"minimum {amount(goal.min_performance)}"))
     if goal.max_gap is not None:
-        marks += [level_line("max_gap", y_at(gap, low, 1), "maximum gap") for gap in (goal.max_gap, -goal.max_gap) if gap >= low]
-    x = x_at(step[chosen], first, last)
-    marks.append(upright_line("chosen", x, f"chosen: step {int(step[chosen])}"))
+        marks += [axes.level("max_gap", end, "maximum gap") for end in (goal.max_gap, -goal.max_gap) if end >= low]
+    marks.append(axes.upright("chosen", step[chosen], f"chosen: step {int(step[chosen])}"))
     for style, values in (("gap", gap), ("performance", performance)):
-        spots = [(x_at(s, first, last), y_at(v, low, 1)) for s, v in zip(step[drawn], values[drawn], strict=True)]
+        spots = list(zip(step[drawn], values[drawn], strict=True))
         if stepwise:
-            marks.append(Mark(f"track {style}", path_through(spots)))
+            marks.append(axes.curve(f"track {style}", spots))
         else:
-            marks += [Mark(f"try {style}", dot(a, b, 1.6)) for a, b in spots if not np.isnan(b)]
-        marks.append(Mark(f"end {style}", dot(x, y_at(values[chosen], low, 1), 3.5)))
+            marks += [axes.dot(f"try {style}", x, y, 1.6) for x, y in spots if not np.isnan(y)]
+        marks.append(axes.dot(f"end {style}", step[chosen], values[chosen], 3.5))
     count = min(5, int(last - first) + 1)
-    axis = tuple((x_at(v, first, last), number(v, 0)) for v in np.unique(np.linspace(first, last, count).round()))
+    axis = axes.x_ticks(np.unique(np.linspace(first, last, count).round()), lambda v: number(v, 0))
     says = (
         f"{short(tried.name)}: {len(trace):,} {'steps' if stepwise else 'points tried'} on the repair set. "
         f"At the first the gap is {amount(gap[0], 'points')} points and performance {amount(performance[0])}; "

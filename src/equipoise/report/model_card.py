@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Annotated, Any, Self
 
 import numpy as np
-import pandas as pd
 import yaml
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationError, create_model, model_validator
 
@@ -34,9 +33,9 @@ from equipoise.models import is_network
 from equipoise.report.audits import performance_rows
 from equipoise.report.document import Cell, Span, Text, table
 from equipoise.report.pages import in_markdown, render
-from equipoise.report.repairs import affected_tables, change_parts, gap_parts, group_parts, outcome_parts
+from equipoise.report.repairs import affected_tables, change_parts, cohort_parts, gap_parts, group_parts, outcome_parts
 from equipoise.report.text import INSUFFICIENT, interval, line, name, percent, prose, sentence, short
-from equipoise.report.wording.audits import BY_ROW, DETECTABLE, left_out_words
+from equipoise.report.wording.audits import BY_ROW, DETECTABLE, LIMITS
 from equipoise.report.wording.names import gap_words, lacking_words, performance_words, rate_words
 from equipoise.report.wording.notes import note_words, why_words
 from equipoise.report.wording.repairs import goal_words, groups_called, is_original, method_words, repair_answer
@@ -273,7 +272,8 @@ def paragraphs(case: Comparison, facts: Any, measures: Sequence[str], named: Seq
     repaired = "The decision rule was fitted" if candidate.rule_only else "The network was repaired"
     cited = "" if facts.resources.citation == NOT_PROVIDED else facts.resources.citation.strip()
     paper = METHODS[candidate.ran].paper if candidate.ran in METHODS else ""
-    names = groups_called(case, None)
+    names, tested = groups_called(case, None), _size(case.result.test, case.found.settings)
+    cohort = cohort_parts(case, str, case.original.test.patients is not None)
     found = in_markdown(part for part in outcome_parts(case, names) if not isinstance(part, Text) or part.id == "verdict-text")
     judged, worse = f"**{line(repair_answer(case))}**", in_markdown(part for part in change_parts(case, names) if part.part != "table")
     summary = f"A classifier that detects {label}, repaired after training with {method}."
@@ -298,7 +298,7 @@ def paragraphs(case: Comparison, facts: Any, measures: Sequence[str], named: Seq
         "performance": f"On the test set: {'; '.join(values)}.",
         "limits": _limitations(case),
         "mitigation": _mitigation(case, facts, selected),
-        "patients_tested": _patients_tested(case, facts),
+        "patients_tested": f"{name(after.name)}: {tested}.\n\n{in_markdown(cohort)}\n\nFurther description: {facts.data.testing}",
         "validation": intervals,
         "goal": f"Goal: {line(goal_words(case.goal))}. By {measure_words(case.goal.measure)}.",
         "glossary": [measure_words(measure) for measure in measures],
@@ -326,18 +326,11 @@ def _limitations(case: Comparison) -> list[str]:
             f"Minimum detectable {name(case.goal.measure)}: {gap.detectable:.3f}, the smallest gap {DETECTABLE}. "
             "A gap that is not clear is not shown to be absent."
         )
-    lines += [f"{name(a)}: no reference group was given, so the largest, {name(after.references[a])}, is used." for a in after.assumed]
     unit = "rows" if after.patients is None else "patients"
     lines += [f"{name(group)}: {line(lacking_words(why, after.settings, unit))}." for group, why in after.groups["lacking"].items() if why]
     if case.result.candidate.rule.needs_group:
         lines.append("The decision depends on each patient's group. Whether that is lawful and acceptable is for the user to decide.")
-    return [
-        *lines,
-        "Intervals cover the sampling of patients, not wrong labels, other hospitals, or change over time.",
-        f"{after.comparisons} differences are compared. Adjusted p-values (Holm) and simultaneous intervals hold for all of them together; "
-        "other intervals hold one at a time.",
-        "An equal rate by these measures means neither that care is equal, nor that other groups or measures are free of gaps.",
-    ]
+    return [*lines, *LIMITS]
 
 
 def _mitigation(case: Comparison, facts: Any, selected: str) -> str:
@@ -358,20 +351,3 @@ def _mitigation(case: Comparison, facts: Any, selected: str) -> str:
     if others := [name(tried.name) for k, tried in enumerate(case.candidates) if k != case.chosen]:
         sentences.append(f"Also tried: {', '.join(others)}.")
     return f"{' '.join(sentences)}\n\nIn addition to Equipoise: {facts.data.mitigation}"
-
-
-def _patients_tested(case: Comparison, facts: Any) -> str:
-    """The test patients: number, groups with positives and negatives, missing attributes, and the user's description."""
-    after = case.found.after
-    sentences = [f"{name(after.name)}: {_size(case.result.test, case.found.settings)}."]
-    for attribute, groups in after.groups.groupby("attribute", sort=False):
-        counts = []
-        for group, row in groups.iterrows():
-            withheld = pd.isna(row["positives"])
-            labels = "labels withheld" if withheld else f"{row['positives']:,} positive, {row['negatives']:,} negative"
-            counts.append(f"{name(group)}, {row['n']:,} rows ({labels})")
-        sentences.append(f"By {name(attribute)}: {'; '.join(counts)}.")
-    for attribute, share in after.missing.items():
-        if share:
-            sentences.append(f"{share:.1%} of rows have no {name(attribute)}; they count for performance, not for gaps.")
-    return f"{' '.join(filter(None, [*sentences, left_out_words(after)]))}\n\nFurther description: {facts.data.testing}"

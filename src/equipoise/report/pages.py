@@ -95,7 +95,13 @@ def in_markdown(parts: Iterable[Any]) -> str:
             texts.append(in_markdown(part.parts))
         elif part.part == "table":
             made = part.flat() if part.by else part
-            rows = [[line(column.short or text_of(column.head)) for column in made.columns], ["---"] * len(made.columns)]
+            heads, over = (
+                [line(column.short or text_of(column.head)) for column in made.columns],
+                [text for text, wide, _ in made.over for _ in range(wide)],
+            )
+            if len(set(heads)) < len(heads):  # columns of two sets
+                heads[1:] = [f"{line(text_of(text))}: {head}" for text, head in zip(over, heads[1:], strict=True)]
+            rows = [heads, ["---"] * len(heads)]
             for row in (row for block in made.blocks for row in block.rows):
                 shown = [line(cell_text(cell)) if cell.value is None else cell_text(cell) for cell in row]
                 rows.append([text for cell, own in zip(row, shown, strict=True) for text in ([""] * cell.wide if cell.wide > 1 else [own])])

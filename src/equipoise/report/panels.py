@@ -69,58 +69,76 @@ def add_panels(heading: str, draw: Callable[[Comparison], Sequence[Panel]]) -> N
     PANELS[heading] = draw
 
 
-def x_at(value: float, low: float, high: float) -> float:
-    """The x coordinate of a value on an axis from `low` to `high`."""
-    return LEFT + (WIDTH - RIGHT - LEFT) * (value - low) / (high - low)
+@dataclass(frozen=True)
+class Axes:
+    """The ranges of the two axes of a panel, by which values become marks; values that are NaN interrupt a curve."""
 
+    low: float = 0.0  # of y
+    high: float = 1.0
+    left: float = 0.0  # of x
+    right: float = 1.0
 
-def y_at(value: float, low: float, high: float) -> float:
-    """The y coordinate of a value on an axis from `low` to `high`."""
-    return HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * (value - low) / (high - low)
+    def x(self, value: float) -> float:
+        """The x coordinate of a value."""
+        return LEFT + (WIDTH - RIGHT - LEFT) * (value - self.left) / (self.right - self.left)
 
+    def y(self, value: float) -> float:
+        """The y coordinate of a value."""
+        return HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * (value - self.low) / (self.high - self.low)
 
-def path_through(points: Iterable[tuple[float, float]]) -> str:
-    """The path through points, interrupted at NaN.
+    def curve(self, style: str, points: Iterable[tuple[float, float]], colour: int = -1, title: str = "", end: str = "") -> Mark:
+        """A line through points; with the `end` "Z", the area inside it.
 
-    >>> path_through([(0, 1), (2.04, 3)])
-    'M0 1L2 3'
-    """
-    parts, pen = [], "M"
-    for x, y in points:
-        if np.isnan(x) or np.isnan(y):
-            pen = "M"
-            continue
-        parts.append(f"{pen}{_coordinate(x)} {_coordinate(y)}")
-        pen = "L"
-    return "".join(parts)
+        >>> Axes().curve("curve", [(0, 0), (0.5, 1)]).d
+        'M48 182L175 12'
+        """
+        parts, pen = [], "M"
+        for x, y in points:
+            known = not (np.isnan(x) or np.isnan(y))
+            parts += [f"{pen}{_coordinate(self.x(x))} {_coordinate(self.y(y))}"] if known else []
+            pen = "L" if known else "M"
+        return Mark(style, "".join(parts) + end, colour, title)
 
+    def dot(self, style: str, x: float, y: float, radius: float = 4, colour: int = -1, title: str = "") -> Mark:
+        """A dot at a point."""
+        start = f"M{_coordinate(self.x(x) - radius)} {_coordinate(self.y(y))}"
+        return Mark(style, f"{start}a{radius} {radius} 0 1 0 {2 * radius} 0a{radius} {radius} 0 1 0 {-2 * radius} 0", colour, title)
 
-def dot(x: float, y: float, radius: float = 4) -> str:
-    """A circle as a path."""
-    return f"M{_coordinate(x - radius)} {_coordinate(y)}a{radius} {radius} 0 1 0 {2 * radius} 0a{radius} {radius} 0 1 0 {-2 * radius} 0"
+    def level(self, style: str, y: float, title: str = "") -> Mark:
+        """A line from the left to the right."""
+        return self.curve(style, [(self.left, y), (self.right, y)], title=title)
+
+    def upright(self, style: str, x: float, title: str = "") -> Mark:
+        """A line from the top to the bottom."""
+        return self.curve(style, [(x, self.high), (x, self.low)], title=title)
+
+    def x_ticks(self, values: Iterable[float], text: Callable[[float], str]) -> tuple[Tick, ...]:
+        """Values on the horizontal axis, with their labels."""
+        return tuple((self.x(value), text(value)) for value in values)
+
+    def y_ticks(self, values: Iterable[float], text: Callable[[float], str]) -> tuple[Tick, ...]:
+        """Values on the vertical axis, with their labels."""
+        return tuple((self.y(value), text(value)) for value in values)
 
 
 def _coordinate(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
 
 
-def level_line(style: str, y: float, title: str = "") -> Mark:
-    """A line from the left to the right of a panel."""
-    return Mark(style, path_through([(LEFT, y), (WIDTH - RIGHT, y)]), title=title)
+def steps_within(low: float, high: float, most: int, sizes: Sequence[float] = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)) -> FloatArray:
+    """Round values from `low` to `high`, at most so many."""
+    step = next(size for size in sizes if (high - low) / size <= most)
+    return np.asarray(np.arange(np.ceil(low / step), high / step + 1e-9) * step)
 
 
-def upright_line(style: str, x: float, title: str = "") -> Mark:
-    """A line from the top to the bottom of a panel."""
-    return Mark(style, path_through([(x, TOP), (x, HEIGHT - BOTTOM)]), title=title)
+SHARES = Axes()  # both from 0 to 1
+DIAGONAL = SHARES.curve("diagonal", [(0, 0), (1, 1)])
+PERCENTS_X, PERCENTS_Y = (ticks(np.linspace(0, 1, 5), lambda v: f"{100 * v:.0f}%") for ticks in (SHARES.x_ticks, SHARES.y_ticks))
 
 
-DIAGONAL = Mark("diagonal", path_through([(x_at(0, 0, 1), y_at(0, 0, 1)), (x_at(1, 0, 1), y_at(1, 0, 1))]))
-
-
-def percents(position: object, low: float = 0.0, high: float = 1.0, count: int = 5) -> tuple[Tick, ...]:
-    """The ticks of the axis "x" or "y" in percent."""
-    place = x_at if position == "x" else y_at
-    return tuple((place(v, low, high), number(100 * v, 0) + "%") for v in np.linspace(low, high, count))
+def share_panel(title: str, says: str, x_title: str, y_title: str, marks: Iterable[Mark]) -> Panel:
+    """A panel whose axes are shares in percent."""
+    return Panel(title, says, PERCENTS_X, PERCENTS_Y, x_title, y_title, tuple(marks))
 
 
 def roc_panel(title: str, scores: Scores, f: FloatArray, attribute: Attribute, steps: pd.DataFrame, called: Called = str) -> Panel:
@@ -132,12 +150,12 @@ def roc_panel(title: str, scores: Scores, f: FloatArray, attribute: Attribute, s
             continue
         name = short(called(level))
         fpr, tpr = (np.append(0.0, group[side].to_numpy()[::-1] / group[side].iloc[0]) for side in ("above_negative", "above_positive"))
-        curves.append(Mark("curve", path_through((x_at(a, 0, 1), y_at(b, 0, 1)) for a, b in zip(fpr, tpr, strict=True)), k, name))
+        curves.append(SHARES.curve("curve", zip(fpr, tpr, strict=True), k, name))
         false_positives, sensitivity = (_mean(f, scores.weight, rows & (scores.y == label)) for label in (0, 1))
         words.append(f"{name}: sensitivity {amount(sensitivity)} at a false positive rate of {amount(false_positives)}")
-        points.append(Mark("at", dot(x_at(false_positives, 0, 1), y_at(sensitivity, 0, 1), 4.5), k, words[-1]))
+        points.append(SHARES.dot("at", false_positives, sensitivity, 4.5, k, words[-1]))
     says = f"ROC curves by group, {title}. Where the rule decides: {'; '.join(words[:MOST_SAID])}."
-    return Panel(title, says, percents("x"), percents("y"), "false positive rate", "sensitivity", (DIAGONAL, *curves, *points))
+    return share_panel(title, says, "false positive rate", "sensitivity", (DIAGONAL, *curves, *points))
 
 
 def _mean(values: FloatArray, weight: FloatArray | None, rows: npt.NDArray[np.bool_]) -> float:
@@ -157,12 +175,11 @@ def calibration_panel(title: str, attribute: Attribute, steps: pd.DataFrame, cal
         n = positive + negative
         bins = np.minimum((CALIBRATION_BINS * (np.cumsum(n) - n / 2) / n.sum()).astype(int), CALIBRATION_BINS - 1)
         rows, scores, positives = (np.bincount(bins, values, CALIBRATION_BINS) for values in (n, score, positive))
-        spots = [(x_at(s / r, 0, 1), y_at(p / r, 0, 1)) for r, s, p in zip(rows, scores, positives, strict=True) if r > 0]
-        marks.append(Mark("curve", path_through(spots), k, name))
-        marks += [Mark("spot", dot(x, y, 2.5), k) for x, y in spots]
+        spots = [(s / r, p / r) for r, s, p in zip(rows, scores, positives, strict=True) if r > 0]
+        marks += [SHARES.curve("curve", spots, k, name), *(SHARES.dot("spot", x, y, 2.5, k) for x, y in spots)]
         words.append(f"{name}: mean score {amount(float(score.sum() / n.sum()))}, share {amount(float(positive.sum() / n.sum()))}")
     says = f"Calibration by group, {title}: share with the finding against the score. {'; '.join(words[:MOST_SAID])}."
-    return Panel(title, says, percents("x"), percents("y"), "mean score", "share with the finding", tuple(marks))
+    return share_panel(title, says, "mean score", "share with the finding", marks)
 
 
 def _between_thresholds(steps: pd.DataFrame, column: str) -> FloatArray:
@@ -186,24 +203,22 @@ def decision_panels(attribute: str, audits: Sequence[tuple[str, LabelAudit]], ca
             continue
         values = np.concatenate([frame[["net_benefit", "low", "high"]].to_numpy().ravel() for _, frame in sides])
         low, high = min(float(np.nanmin(values)), 0.0) - 0.01, max(float(np.nanmax(values)), 0.02) + 0.01
-        marks = [level_line("base", y_at(0, low, high), "treating none")]
-        x = [x_at(threshold, first, end) for threshold in last["threshold"]]
-        treat_all = [(a, y_at(b, low, high) if low <= b <= high else np.nan) for a, b in zip(x, last["treat_all"], strict=True)]
-        marks.append(Mark("diagonal", path_through(treat_all), title="treating all"))
-        edge = [*zip(x, last["high"], strict=True), *reversed(list(zip(x, last["low"], strict=True)))]
-        marks.append(Mark("area benefit", path_through((a, y_at(b, low, high)) for a, b in edge) + "Z"))
+        axes, cuts = Axes(low, high, first, end), list(last["threshold"])
+        treat_all = [b if low <= b <= high else np.nan for b in last["treat_all"]]
+        edge = [*zip(cuts, last["high"], strict=True), *reversed(list(zip(cuts, last["low"], strict=True)))]
+        marks = [axes.level("base", 0, "treating none"), axes.curve("diagonal", zip(cuts, treat_all, strict=True), title="treating all")]
+        marks.append(axes.curve("area benefit", edge, end="Z"))
         for k, (title, frame) in enumerate(sides):
-            spots = [(x_at(t, first, end), y_at(b, low, high)) for t, b in zip(frame["threshold"], frame["net_benefit"], strict=True)]
-            marks.append(Mark("benefit" if k == len(sides) - 1 else "benefit before", path_through(spots), title=title))
+            style = "benefit" if k == len(sides) - 1 else "benefit before"
+            marks.append(axes.curve(style, zip(frame["threshold"], frame["net_benefit"], strict=True), title=title))
         middle, name = last.iloc[len(last) // 2], short(called(group))
         unit = counted_unit(audits[-1][1].rows, audits[-1][1].patients)
         says = (
             f"Decision curve of {name}: at the threshold {number(middle['threshold'], 2)} the net benefit is "
             f"{number(1000 * middle['net_benefit'], 0)} per 1,000 {unit}; treating all has {number(1000 * middle['treat_all'], 0)}."
         )
-        ticks_x = tuple((x_at(v, first, end), number(v, 2)) for v in np.linspace(first, end, 4))
-        step = next(size for size in (0.02, 0.05, 0.1, 0.2, 0.5) if (high - low) / size < 5)
-        ticks_y = tuple((y_at(v, low, high), number(1000 * v, 0)) for v in np.arange(np.ceil(low / step), high / step) * step)
+        ticks_x = axes.x_ticks(np.linspace(first, end, 4), lambda v: number(v, 2))
+        ticks_y = axes.y_ticks(steps_within(low, high, 5), lambda v: number(1000 * v, 0))
         panels.append(Panel(name, says, ticks_x, ticks_y, "threshold", "net benefit per 1,000", tuple(marks)))
     return panels
 
@@ -220,23 +235,22 @@ def score_panel(title: str, scores: Scores, rule: Rule, attribute: Attribute, co
     counts = [_between_thresholds(group, column) for column in ("above_positive", "above_negative")]
     shares = [count / count.sum() / widths / SCORE_BARS for count in counts] if len(group) else []
     top = max([0.05, *(float(heights.max()) for heights in shares)])
-    marks = []
+    axes, marks = Axes(-top, top), []
     for sign, style, heights in zip((1, -1), ("with", "without"), shares, strict=False):
-        outline = [(x_at(0, 0, 1), y_at(0, -top, top))]
-        for low, high, height in zip(edges[:-1], edges[1:], heights, strict=True):
-            outline += [(x_at(low, 0, 1), y_at(sign * height, -top, top)), (x_at(high, 0, 1), y_at(sign * height, -top, top))]
-        outline.append((x_at(1, 0, 1), y_at(0, -top, top)))
-        marks.append(Mark(f"area {style}", path_through(outline) + "Z"))
-    marks.append(level_line("base", y_at(0, -1, 1)))
+        corners = [
+            point for low, high, share in zip(edges[:-1], edges[1:], heights, strict=True) for point in ((low, share), (high, share))
+        ]
+        outline = [(0.0, 0.0), *((x, sign * share) for x, share in corners), (1.0, 0.0)]
+        marks.append(axes.curve(f"area {style}", outline, end="Z"))
+    marks.append(axes.level("base", 0))
     cuts = rule.cuts(level)
     for cut in cuts:
-        marks.append(upright_line("cut", x_at(min(max(cut, 0.0), 1.0), 0, 1), f"threshold {number(cut, 3)}"))
+        marks.append(axes.upright("cut", min(max(cut, 0.0), 1.0), f"threshold {number(cut, 3)}"))
     says = f"{title}: too few patients to show their scores."
     if len(group):
         flagged = [amount(_mean(rule.decide(scores), scores.weight, rows & (scores.y == label))) for label in (1, 0)]
         says = f"{title}: scores of those with the finding (up) and without (down). Flagged: {flagged[0]} with it, {flagged[1]} without."
     if cuts:
         says += f" Threshold {', '.join(number(cut, 3) for cut in cuts[:5])}."
-    ticks = tuple((x_at(v, 0, 1), number(v, 2)) for v in np.linspace(0, 1, 5))
-    sides = ((y_at(0.5 * top, -top, top), "with"), (y_at(-0.5 * top, -top, top), "without"))
+    ticks, sides = axes.x_ticks(np.linspace(0, 1, 5), lambda v: number(v, 2)), ((axes.y(top / 2), "with"), (axes.y(-top / 2), "without"))
     return Panel(title, says, ticks, sides, "score", "", tuple(marks))

@@ -19,26 +19,8 @@ from equipoise.comparison import Balance, Comparison
 from equipoise.measures import NEGLIGIBLE_CHANGE, Estimate, steps_by_group
 from equipoise.methods import ALL_AT_ONCE, METHODS, Candidate, joint_outcome
 from equipoise.report import document as doc
-from equipoise.report.audits import gap_table, rate_table
-from equipoise.report.document import (
-    Block,
-    Called,
-    Cell,
-    Column,
-    Facts,
-    Figures,
-    Fixed,
-    Folded,
-    Items,
-    Part,
-    Scale,
-    Section,
-    Span,
-    Table,
-    Text,
-    Words,
-    table,
-)
+from equipoise.report.audits import gap_table, rate_table, row_notes
+from equipoise.report.document import Called, Cell, Column, Fixed, Folded, Part, Section, Span, Text, Words, table
 from equipoise.report.explorer import explorer_data, explorer_parts, trajectory_panel
 from equipoise.report.pages import page_of, render
 from equipoise.report.panels import PANELS, calibration_panel, decision_panels, roc_panel, score_panel
@@ -58,18 +40,9 @@ from equipoise.report.text import (
     span,
 )
 from equipoise.report.wording import audits as wording
+from equipoise.report.wording import names as terms
 from equipoise.report.wording import repairs as words
-from equipoise.report.wording.names import (
-    HEADLINE,
-    PERFORMANCE_WORDS,
-    SHOWN_RATES,
-    GroupNames,
-    distinct,
-    gap_words,
-    mirrors,
-    share_words,
-    upper_bound_words,
-)
+from equipoise.report.wording.names import HEADLINE, PERFORMANCE_WORDS, SHOWN_RATES, GroupNames, gap_words, upper_bound_words
 from equipoise.report.wording.notes import SEARCH_NOTES, note_words, why_words
 
 COLOURS = 7  # of groups, each with a dash pattern
@@ -106,10 +79,10 @@ def repair_document(case: Comparison, names: Mapping[str, str] | None = None, *,
         ),
         Section("gaps", "The differences", "", gap_parts(case, called.full)),
         Section("groups", "Each group", "", group_parts(case, called.full)),
-        Section("cohort", "The patients", "", [*cohort_parts(case, called.full, patients_known), Fixed("cohort_notes")]),
+        Section("cohort", "The patients", "", cohort_parts(case, called.full, patients_known)),
         *doc.SIGNOFF,
         Section("explorer", "Explore the trade-off", of_steps, [*explorer_parts(case, data), *methods], on_paper=False),
-        Section("trajectories", "The steps of the methods", of_traces, [Figures(trajectories), *single], on_paper=False),
+        Section("trajectories", "The steps of the methods", of_traces, [doc.Figures(trajectories), *single], on_paper=False),
         Section("curves", "Scores and thresholds", "ROC curves, scores by group, decision curves", on_paper=False),
         *([Section("probes", "What the layers encode", of_probes, probes, on_paper=False)] if probes else []),
         *([Section("images", "Images and units", of_images, on_paper=False)] if pictures or maps else []),
@@ -183,7 +156,7 @@ def outcome_parts(case: Comparison, called: GroupNames) -> list[Part]:
     between: Words = ("between the groups of ", Span(found.main))
     if len(attribute.levels) == 2:
         between = ("between ", Span(called.full(attribute.others[0])), " and ", reference)
-    question = Span(short(case.label).join(share_words(goal.measure)), "em")
+    question = Span(short(case.label).join(terms.share_words(goal.measure)), "em")
     held_out = f". Unless marked otherwise, numbers are for {size} held out from the repair."
     about = ("What is compared ", *between, ": ", question, ". A difference is the group minus the reference, ", reference, held_out)
     total, expected = found.affected[0].counts[-1], found.affected[0].expected
@@ -230,7 +203,7 @@ def outcome_parts(case: Comparison, called: GroupNames) -> list[Part]:
     baseline = wording.baseline_words(case.baseline, found.settings.level)
     return [
         Text(about),
-        Facts(facts),
+        doc.Facts(facts),
         Text(words.evidence_words(case, called, size), "verdict", "verdict-text", ("conclusion", found.seen)),
         *(Text(each, "callout", "" if k else "baseline") for k, each in enumerate(baseline)),
         Text(fitted, "fitted"),
@@ -267,7 +240,7 @@ def levelling_parts(case: Comparison, called: GroupNames, others_worse: bool) ->
         unclear = {True: ".", False: "; the interval of that change includes zero."}
         items = [*(came(part, "strong", unclear[part.clear]) for part in found.levelled), *(came(part, end=".") for part in better)]
         lead = (Span("Levelling down.", "strong"), " On the test set the difference between ", *pair)
-        return [Items(items, "", (*lead, " got smaller in part because a group got worse:"), "levelling")]
+        return [doc.Items(items, "", (*lead, " got smaller in part because a group got worse:"), "levelling")]
     if found.seen not in ("smaller", "unclear"):
         return []
     unsure = found.seen == "unclear" or case.outcome == "unclear"
@@ -352,13 +325,13 @@ def gap_parts(case: Comparison, called: Called) -> list[Part]:
     """The differences before and after; of many groups, at first sight only those in the measure of the goal."""
 
     def made(attribute: str, found: Mapping[str, Any]) -> list[Part]:
-        mirrored, target = mirrors(list(found)), case.goal.measure if attribute == case.found.main else ""
+        mirrored, target = terms.mirrors(list(found)), case.goal.measure if attribute == case.found.main else ""
 
         def means(measure: str) -> str:
             others = f", mirrored by {', '.join(mirrored[measure])}" if mirrored[measure] else ""
             return f"{measure}{others}{' · the measure of the goal' if measure == target else ''}"
 
-        gaps = {name: list(found[name].values()) for name in distinct(list(found))}
+        gaps = {name: list(found[name].values()) for name in terms.distinct(list(found))}
         caption = ("Differences by ", Span(attribute), " before and after repair, test set")
         whole = gap_table(caption, gaps, called, ["Before", "After"], means)
         blocks = [replace(block, style="target" if name == target else "") for name, block in zip(gaps, whole.blocks, strict=True)]
@@ -374,7 +347,7 @@ def group_parts(case: Comparison, called: Called) -> list[Part]:
     """The rates of each group before and after; those of scores are folded, with calibration curves."""
     found, scores = case.found.rates, list[Part]()
 
-    def made(attribute: str, rates: Sequence[str]) -> Table:
+    def made(attribute: str, rates: Sequence[str]) -> doc.Table:
         rows = {
             rate: [(_group(group, called, k == 0), *(Cell(value=side) for side in sides)) for k, (group, sides) in enumerate(of.items())]
             for rate, of in found[attribute].items()
@@ -414,10 +387,15 @@ def cohort_parts(case: Comparison, called: Called, patients: bool) -> list[Part]
         over = [(part, len(heads), "part" if part == "Test set" else "") for part in sets]
         return [table(("By ", Span(attribute)), ["Group", *columns], rows, style="cohort", over=over)]
 
-    return _by_attribute(case.found.cohort, made)
+    weighted = "Rates, differences, curves and figures are weighted by the sample weights; counts of rows and patients are not."
+    notes: list[Words] = [weighted] if case.found.before.weighted else []
+    notes += ["A patient may have several rows, and be in both columns “with” and “without”."] if patients else []
+    marked = "with the finding (or without it) is marked ▵ and shown as “insufficient data”, not as zero."
+    notes.append(f"A group with fewer than {least} patients {marked}")
+    return [*_by_attribute(case.found.cohort, made), doc.Items([*notes, *row_notes(case.found.before, called)])]
 
 
-def methods_table(case: Comparison) -> Table:
+def methods_table(case: Comparison) -> doc.Table:
     """Every method on the held-out rows."""
     rows = []
     for k, row in enumerate(case.found.methods):
@@ -476,14 +454,15 @@ def probe_parts(probes: Mapping[str, pd.DataFrame]) -> list[Part]:
                 sides = [Estimate(*side[places].astype(float).reindex([layer]).iloc[0]) for side in (before, after)]
                 values = [Cell(value=e, kind="area", style="shown" if e.low > 0.5 else "") for e in sides]
                 rows.append((Cell((Span(layer),), means=f"{int(widths[layer]):,} wide"), *values))
-            scale = Scale.of([Estimate(0.5, 0.5, 0.5), *(cell.value for row in rows for cell in row[1:] if cell.value)], "area")
+            scale = doc.Scale.of([Estimate(0.5, 0.5, 0.5), *(cell.value for row in rows for cell in row[1:] if cell.value)], "area")
             heads = [Column("Layer"), Column("Before", "before"), Column("After", "after")]
             caption = ("How well ", Span(name), f" can be predicted from each layer, {PROBED_AMONG[label]}")
-            tables.append(Table(caption, heads, [Block(rows, (Span(name),), PROBED_AMONG[label])], style="probes", scale=scale))
+            tables.append(doc.Table(caption, heads, [doc.Block(rows, (Span(name),), PROBED_AMONG[label])], style="probes", scale=scale))
         parts += [tables[0], Folded(("The same among those with the finding, and among those without it (", Span(name), ")"), tables[1:])]
         notes = dict.fromkeys(note for side in (before, after) for note in side["note"] if note)
         parts += [Text((Span(name), f": {note}."), "notes") for note in notes]
-    return [*parts, Fixed("probe_notes")]
+    about = "Bold: the interval is above chance. The first line is the inputs where they are a table, the last the network's own output; "
+    return [*parts, Text(f"{about}convolutions are summarised by the means of their channels.", "notes")]
 
 
 # Figures and images
