@@ -30,9 +30,9 @@ from equipoise.report.audits import (
     row_notes,
     underdiagnosis_parts,
 )
-from equipoise.report.document import SIGNOFF, Called, Cell, Column, Facts, Figures, Fixed, Folded, Part, Section, Span, Table, Text, table
+from equipoise.report.document import SIGNOFF, Called, Cell, Column, Facts, Figures, Fixed, Folded, Part, Section, Table, Text, table
 from equipoise.report.panels import CALIBRATION_BINS, DIAGONAL, SHARES, Panel, decision_panels, share_panel
-from equipoise.report.text import amount, date_words, how_many, plain, rows_counted, sentence, short, span
+from equipoise.report.text import Span, amount, date_words, how_many, plain, rows_counted, sentence, short, span
 from equipoise.report.wording import audits as wording
 from equipoise.report.wording.names import HEADLINE, RATE_WORDS, SHOWN_RATES, distinct, gap_words, rate_title
 

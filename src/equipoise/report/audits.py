@@ -20,8 +20,8 @@ from equipoise.measures import (
     group_estimate,
     meaning,
 )
-from equipoise.report.document import Block, Called, Cell, Column, Items, Part, Scale, Span, Table, Text, Words, outcome, table
-from equipoise.report.text import amount, p_value_words, percent, plural, rows_counted, sentence, short, span
+from equipoise.report.document import Block, Called, Cell, Column, Items, Part, Scale, Table, Text, Words, outcome, table
+from equipoise.report.text import Span, amount, p_value_words, percent, plural, rows_counted, sentence, short, span
 from equipoise.report.wording import audits as wording
 from equipoise.report.wording.names import (
     PERFORMANCE_WORDS,

@@ -10,9 +10,9 @@ from equipoise.comparison import ScoreComparison
 from equipoise.measures import FEW_PATIENTS, Estimate, FloatArray, Monitoring
 from equipoise.report import document as doc
 from equipoise.report.audits import WIDE, between
-from equipoise.report.document import Called, Cell, Column, Fixed, Part, Section, Span, Table, Text, Words, table
+from equipoise.report.document import Called, Cell, Column, Fixed, Part, Section, Table, Text, Words, table
 from equipoise.report.panels import Axes, Panel, steps_within
-from equipoise.report.text import amount, count, how_many, number, p_value_words, percent, plural, sentence, short, short_name, span
+from equipoise.report.text import Span, amount, count, how_many, number, p_value_words, percent, plural, sentence, short, short_name, span
 from equipoise.report.wording.names import PERFORMANCE_WORDS, RATE_WORDS, GroupNames, distinct, gap_words, group_words
 
 GAP_KEYS = ["label", "measure", "attribute", "group"]  # of one gap over time

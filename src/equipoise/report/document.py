@@ -12,25 +12,13 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from equipoise import __version__
-from equipoise.report.text import number, plain, short_name
+from equipoise.report.text import Span, number, plain, short_name
 
 if TYPE_CHECKING:
     from equipoise.measures import Estimate
     from equipoise.report.panels import Panel
 
 Called = Callable[[str], str]  # from a group to the user's words for it
-
-
-class Span(str):
-    """Text of a kind: a "name" from a user's file, an element of HTML ("strong", "em", "code"), or a class of the style sheet."""
-
-    __slots__ = ("kind",)
-    kind: str
-
-    def __new__(cls, text: object, kind: str = "name") -> Span:
-        made = super().__new__(cls, text)
-        made.kind = kind
-        return made
 
 
 Words: TypeAlias = "str | tuple[str, ...]"

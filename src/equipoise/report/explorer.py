@@ -16,9 +16,9 @@ import pandas as pd
 from equipoise.comparison import Comparison, ScoredCandidate, below_upper_bound, upper_bound_at
 from equipoise.measures import FloatArray, IntArray, margin
 from equipoise.methods import METHODS, Goal, select
-from equipoise.report.document import Cell, Column, Items, Part, Span, Words, table
+from equipoise.report.document import Cell, Column, Items, Part, Words, table
 from equipoise.report.panels import Axes, Panel
-from equipoise.report.text import amount, number, plain, sentence, short
+from equipoise.report.text import Span, amount, number, plain, sentence, short
 from equipoise.report.wording.names import upper_bound_words
 
 MOST_DRAWN = 240  # of a trajectory

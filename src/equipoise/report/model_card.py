@@ -31,10 +31,10 @@ from equipoise.measures import AuditSpec, Estimate, group_estimate, shown_scores
 from equipoise.methods import METHODS
 from equipoise.models import is_network
 from equipoise.report.audits import performance_rows
-from equipoise.report.document import Cell, Span, Text, table
+from equipoise.report.document import Cell, Text, table
 from equipoise.report.pages import in_markdown, render
 from equipoise.report.repairs import affected_tables, change_parts, cohort_parts, gap_parts, group_parts, outcome_parts
-from equipoise.report.text import INSUFFICIENT, interval, line, name, percent, prose, sentence, short
+from equipoise.report.text import INSUFFICIENT, Span, interval, line, name, percent, prose, sentence, short
 from equipoise.report.wording.audits import BY_ROW, DETECTABLE, LIMITS
 from equipoise.report.wording.names import gap_words, lacking_words, performance_words, rate_words
 from equipoise.report.wording.notes import note_words, why_words

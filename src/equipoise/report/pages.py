@@ -18,9 +18,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from equipoise.report import text as writing
-from equipoise.report.document import Document, Part, Span, Words, spans, text_of
+from equipoise.report.document import Document, Part, Words, spans, text_of
 from equipoise.report.terminal import cell_text
-from equipoise.report.text import LONGEST, clean, line, plain
+from equipoise.report.text import LONGEST, Span, clean, line, plain
 from equipoise.report.wording.audits import left_out_words
 from equipoise.report.wording.names import upper_bound_words
 

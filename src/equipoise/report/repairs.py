@@ -20,12 +20,13 @@ from equipoise.measures import NEGLIGIBLE_CHANGE, Estimate, steps_by_group
 from equipoise.methods import ALL_AT_ONCE, METHODS, Candidate, joint_outcome
 from equipoise.report import document as doc
 from equipoise.report.audits import gap_table, rate_table, row_notes
-from equipoise.report.document import Called, Cell, Column, Fixed, Folded, Part, Section, Span, Text, Words, table
+from equipoise.report.document import Called, Cell, Column, Fixed, Folded, Part, Section, Text, Words, table
 from equipoise.report.explorer import explorer_data, explorer_parts, trajectory_panel
 from equipoise.report.pages import page_of, render
 from equipoise.report.panels import PANELS, calibration_panel, decision_panels, roc_panel, score_panel
 from equipoise.report.report_spec import ReportSpec
 from equipoise.report.text import (
+    Span,
     amount,
     count,
     date_words,

@@ -22,6 +22,18 @@ HTML = re.compile(r"<(?!https?://|mailto:)(?=[A-Za-z/!?])")
 # Text from users' files
 
 
+class Span(str):
+    """Text of a kind: a "name" from a user's file, an element of HTML ("strong", "em", "code"), or a class of the style sheet."""
+
+    __slots__ = ("kind",)
+    kind: str
+
+    def __new__(cls, text: object, kind: str = "name") -> "Span":
+        made = super().__new__(cls, text)
+        made.kind = kind
+        return made
+
+
 def printable(text: str) -> str:
     r"""The text with unsafe characters escaped, so that a name in a file cannot control the terminal. Line breaks stay.
 

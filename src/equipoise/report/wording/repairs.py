@@ -9,8 +9,7 @@ import numpy as np
 from equipoise.comparison import Balance, Comparison, ScoredCandidate
 from equipoise.measures import Estimate, Shift
 from equipoise.methods import Goal, Judgement, Note
-from equipoise.report.document import Span
-from equipoise.report.text import amount, percent, sentence, short_name, span
+from equipoise.report.text import Span, amount, percent, sentence, short_name, span
 from equipoise.report.wording.audits import counted_unit
 from equipoise.report.wording.names import GroupNames, gap_words, group_words, performance_words, rate_words
 
