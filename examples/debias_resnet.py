@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import equipoise as eq
-from equipoise.models import IMAGES, backbone
+from equipoise.models import Training, backbone
 from equipoise.studies import phantom
 
 
@@ -34,7 +34,9 @@ def main() -> None:
     valid = phantom(given.images // 4, size=given.size, seed=1, name="valid")
     test = phantom(given.images // 4, size=given.size, seed=2, name="test")
     torch.manual_seed(0)  # of the network's first weights
-    model = eq.train(train, valid, model=backbone("resnet-18"), seed=0, settings=IMAGES.changed(epochs=given.epochs))
+    model = eq.train(
+        train, valid, model=backbone("resnet-18"), seed=0, settings=Training.as_in_paper(train.inputs.shape).changed(epochs=given.epochs)
+    )
 
     # The minimum performance says what may be lost. Without one, performance may fall by 0.02. Steps are taken and chosen as published,
     # which is quick. The defaults take longer: `schedule="adaptive"` finds its own learning rate, in more epochs, and

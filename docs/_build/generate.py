@@ -40,7 +40,7 @@ MADE = (
 EXTRAS: dict[str, tuple[str, ...]] = {  # what the pages tell users to import from a room
     "data": ("XRAY_RANGE", "UNIT_RANGE", "Columns", "ImageFolder"),
     "measures": ("Measure", "add_measure", "upper_bound"),
-    "models": ("Calibrated", "OneOutput", "Repeated", "backbone", "load_heads", "load_model", "predict"),
+    "models": ("OneOutput", "Repeated", "backbone", "load_heads", "load_model", "predict"),
     "case": ("audit_case", "CaseAudit", "prepare_repair", "Repaired"),
     "studies": ("Recipe", "File"),
 }

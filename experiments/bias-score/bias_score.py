@@ -29,7 +29,7 @@ import equipoise.models
 from equipoise.methods import blind_rule as bias_problem
 from equipoise.methods import run_method
 from equipoise.methods.blind_rule import solve
-from equipoise.models import Probe, features, fit_probe, folds_of, predict, reading_of
+from equipoise.models import FeatureCache, FeatureChoice, Probe, fit_probe, folds_of, predict
 
 DATA: dict[str, tuple[str, dict[str, Any]]] = {
     "adult": ("adult", {}),
@@ -198,7 +198,7 @@ def boosting(splits: int, names: Sequence[str]) -> None:
         losses = []
         for part, model in zip(*prepared(name, splits), strict=True):
             cohort, folds = part.valid, folds_of(part.valid, 5, 0)
-            logit, x = features(model, cohort.inputs, reading_of(model, cohort.inputs))
+            logit, x = FeatureCache(model, cohort.inputs).read(FeatureChoice.of(model, cohort.inputs)).arrays()
             beside = np.column_stack([x, logit])
             row = []
             for seen, target, free in ((x, cohort.attribute.codes, 0), (beside, cohort.y, 1)):

@@ -54,7 +54,7 @@ from equipoise.methods import Label, equalised_odds, reject_option
 from equipoise.methods import blind_rule as bias_problem
 from equipoise.methods.blind_rule import path
 from equipoise.methods.thresholds import group_thresholds
-from equipoise.models import Heads, Probe, features, initial_mlp, predict, reading_of
+from equipoise.models import FeatureCache, FeatureChoice, Heads, Probe, initial_mlp, predict
 
 DATA = ("adult", "bank", "compas")
 BOUND = 0.02
@@ -108,8 +108,8 @@ class Row:
 
 
 def part_of(model: torch.nn.Module, cohort: eq.Cohort) -> Part:
-    logit, last = features(model, cohort.inputs, reading_of(model, cohort.inputs, "last"))
-    wide = features(model, cohort.inputs, reading_of(model, cohort.inputs))[1]
+    logit, last = FeatureCache(model, cohort.inputs).read(FeatureChoice.of(model, cohort.inputs, "last")).arrays()
+    wide = FeatureCache(model, cohort.inputs).read(FeatureChoice.of(model, cohort.inputs)).arrays()[1]
     return Part(cohort, predict(model, cohort), logit, last, wide)
 
 

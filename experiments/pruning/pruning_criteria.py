@@ -21,7 +21,8 @@ from libraries import measured
 
 import equipoise as eq
 from equipoise.methods import run_method
-from equipoise.models import CRITERIA, predict
+from equipoise.models import predict
+from equipoise.models.units import CRITERIA
 from equipoise.studies import read_plan
 
 PRUNING_FLOORS = read_plan("paper-tabular").arm("pruning").min_performance

@@ -20,8 +20,8 @@ from equipoise.case.folder import FILES, LABELS_SCHEMA, filling, recover, remove
 from equipoise.case.verify import verify
 from equipoise.disk import add_path_to_errors
 from equipoise.errors import BadInput
-from equipoise.models import HEADS, ORIGINAL_ONNX
-from equipoise.models.export import writing
+from equipoise.models import ORIGINAL_ONNX
+from equipoise.models.export import HEADS_FILE, writing
 from support.facts import facts
 
 
@@ -364,5 +364,5 @@ def test_a_mount_point_can_be_filled_but_not_replaced(tmp_path, monkeypatch):
 
 def test_all_files_are_known():
     assert FILES[-1] == "run.json"
-    assert {HEADS, ORIGINAL_ONNX} <= set(FILES)
+    assert {HEADS_FILE, ORIGINAL_ONNX} <= set(FILES)
     assert re.fullmatch(r"repaired\.(pt2|pt|safetensors)", FILES[0])

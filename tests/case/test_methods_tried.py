@@ -10,13 +10,13 @@ import torch
 from torch import nn
 
 from equipoise.case.case_file import RepairSpec
-from equipoise.case.case_repair import RepairTask, check_methods, most_changed, rescored, try_methods, unit_maps
+from equipoise.case.case_repair import RepairTask, check_methods, most_changed, rescored, try_methods
 from equipoise.comparison import Comparison, ScoredCandidate, choose_candidate
 from equipoise.data import Cohort, Images, Scores
 from equipoise.errors import BadInput
 from equipoise.measures import Threshold
 from equipoise.methods import METHODS, Goal, LabelCandidate
-from equipoise.models import ExportedNetwork, encoding, output_kind, predict, resolve_output
+from equipoise.models import ExportedNetwork, encoding, output_kind, predict, resolve_output, unit_maps
 from equipoise.models.units import find_units, switch_off
 from support.facts import facts
 from support.goals import paper_goal
@@ -156,10 +156,10 @@ def test_all_problems_of_the_methods_are_raised_before_anything_is_run():
 
 def test_the_requested_output_type_is_the_one_that_methods_use():
     bounded = nn.Sequential(nn.Linear(3, 1), nn.Sigmoid())
-    x = torch.randn(20, 3)
-    assert resolve_output(bounded, x) == "probability"
-    assert resolve_output(bounded, x, "logit") == "logit"
-    assert output_kind(bounded, x) == "logit"
+    rows = Cohort.from_arrays(torch.randn(20, 3), np.tile([0, 1], 10), np.repeat(["M", "F"], 10))
+    assert resolve_output(bounded, rows) == "probability"
+    assert resolve_output(bounded, rows, "logit") == "logit"
+    assert output_kind(bounded, rows.inputs) == "logit"
 
 
 def test_a_network_with_a_layer_named_output_is_not_changed():
@@ -171,9 +171,10 @@ def test_a_network_with_a_layer_named_output_is_not_changed():
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.output(x)
 
-    assert resolve_output(Own(), torch.randn(20, 3), "logit") == "logit"
+    rows = Cohort.from_arrays(torch.randn(20, 3), np.tile([0, 1], 10), np.repeat(["M", "F"], 10))
+    assert resolve_output(Own(), rows, "logit") == "logit"
     with pytest.raises(BadInput, match=facts("probability")):
-        resolve_output(Own(), torch.randn(20, 3), "probability")
+        resolve_output(Own(), rows, "probability")
 
 
 def test_maps_of_switched_off_units_are_shares_of_channels():

@@ -22,7 +22,9 @@ from equipoise.data import Cohort
 from equipoise.disk import sha256
 from equipoise.errors import BadInput
 from equipoise.methods import Candidate, Goal
-from equipoise.models import HEADS, Checkpoint, load_model, predict, read_checkpoint
+from equipoise.models import Checkpoint, load_model, predict
+from equipoise.models.export import HEADS_FILE
+from equipoise.models.weights import read_checkpoint
 from equipoise.report import ReportSpec
 from support import hospital
 from support.bundles import rule_in_file
@@ -166,9 +168,9 @@ def test_heads_are_recorded_and_the_readme_code_puts_them_around_the_network(tri
     found = _tried(model, repair, test, {"bias-score": {}}, paper_goal("eod", min_performance=0.6))
     out, headed = tmp_path / "out", found
     written = _saved(headed, out, serving, QUIET)
-    assert HEADS in written.files
+    assert HEADS_FILE in written.files
     run = json.loads((out / "run.json").read_text())
-    assert (run["heads"]["file"], run["heads"]["kind"]) == (HEADS, "bias-score")
+    assert (run["heads"]["file"], run["heads"]["kind"]) == (HEADS_FILE, "bias-score")
     readme = (out / "README.txt").read_text()
     assert "ORIGINAL NETWORK" in readme
 
@@ -182,8 +184,8 @@ def test_heads_are_recorded_and_the_readme_code_puts_them_around_the_network(tri
 
     monkeypatch.chdir(tmp_path)
     again = _saved(case, out, serving, QUIET, overwrite=True)  # a repair without heads leaves none behind
-    assert HEADS not in again.files
-    assert not (out / HEADS).exists()
+    assert HEADS_FILE not in again.files
+    assert not (out / HEADS_FILE).exists()
     assert json.loads((out / "run.json").read_text())["heads"] is None
 
 

@@ -17,7 +17,7 @@ from equipoise import Cohort, cli
 from equipoise.case import Bundle
 from equipoise.case.schema import sealed
 from equipoise.errors import Untrusted
-from equipoise.models import HEADS
+from equipoise.models.export import HEADS_FILE
 from support import hospital
 from support.bundles import rule_in_file
 from support.command import Ran
@@ -361,8 +361,8 @@ BAD = {
     "no rule": ("bias-gda", ["new.csv"], lambda: Path("repaired/rule.json").unlink(), ["rule.json is listed in run.json"]),
     "no weights": ("bias-gda", ["new.csv"], lambda: Path("repaired/repaired.safetensors").unlink(), ["safetensors is listed"]),
     "no report": ("bias-gda", ["new.csv"], lambda: Path("repaired/report.html").unlink(), ["report.html is listed"]),
-    "no heads": ("bias-score", ["new.csv"], lambda: Path("repaired", HEADS).unlink(), [HEADS, "is listed"]),
-    "other heads": ("bias-score", ["new.csv"], lambda: shutil.copy("net.safetensors", f"repaired/{HEADS}"), [HEADS, "SHA-256"]),
+    "no heads": ("bias-score", ["new.csv"], lambda: Path("repaired", HEADS_FILE).unlink(), [HEADS_FILE, "is listed"]),
+    "other heads": ("bias-score", ["new.csv"], lambda: shutil.copy("net.safetensors", f"repaired/{HEADS_FILE}"), [HEADS_FILE, "SHA-256"]),
     "damaged weights": ("bias-gda", ["new.csv"], lambda: _damage("repaired/repaired.safetensors"), ["repaired.safetensors", "SHA-256"]),
     "a changed rule": ("bias-gda", ["new.csv"], lambda: _damage("repaired/rule.json"), ["rule.json", "SHA-256"]),
     "a program dropped in": (

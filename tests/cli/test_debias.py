@@ -10,8 +10,9 @@ from safetensors.torch import load_file
 
 from equipoise import Cohort
 from equipoise.disk import sha256
-from equipoise.models import READ_IS_NOT_USED, load_model, predict
+from equipoise.models import load_model, predict
 from equipoise.report import p_value_words
+from equipoise.report.wording.audits import READ_IS_NOT_USED
 from equipoise.report.wording.names import upper_bound_words
 from support import hospital
 from support.command import instead

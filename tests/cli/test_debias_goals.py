@@ -10,7 +10,8 @@ from safetensors.torch import load_file
 
 from equipoise import Cohort
 from equipoise.methods import Note
-from equipoise.models import HEADS, predict
+from equipoise.models import predict
+from equipoise.models.export import HEADS_FILE
 from equipoise.report.wording.notes import note_words
 from support import hospital
 from support.bundles import rule_in_file
@@ -40,7 +41,7 @@ def test_auto_writes_the_folder_of_the_chosen_method(table, tmp_path, chosen):
     assert says(out, f"Method: {chosen}, chosen by auto.", "eod")
     run = json.loads(Path("repaired/run.json").read_text())
     assert (run["method"], run["ran"]) == ("auto", chosen)
-    assert (HEADS in run["files"]) == (tmp_path / "repaired" / HEADS).exists() == (chosen == "bias-score")
+    assert (HEADS_FILE in run["files"]) == (tmp_path / "repaired" / HEADS_FILE).exists() == (chosen == "bias-score")
     assert json.loads(Path("repaired/rule.json").read_text())["needs_group"] == (chosen == "group-thresholds")
     assert set(load_file("repaired/repaired.safetensors")) == set(load_file("net.safetensors"))
     page = Path("repaired/report.html").read_text()

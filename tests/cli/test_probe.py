@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from equipoise.models import READ_IS_NOT_USED
+from equipoise.report.wording.audits import READ_IS_NOT_USED
 from support.command import Ran
 from support.facts import says
 

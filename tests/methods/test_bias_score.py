@@ -18,7 +18,7 @@ from equipoise.methods import METHODS, Rng, bias_score, make_settings
 from equipoise.methods import blind_rule as bias_problem
 from equipoise.methods import blind_rule as programs
 from equipoise.methods.blind_rule import Posteriors, Problem, _group_probe, fit_probes, path
-from equipoise.models import BiasScore, Heads, Probe, ReadOnce, fit_probe, folds_of, predict, probes, reading_of, to_onnx
+from equipoise.models import BiasScore, FeatureCache, FeatureChoice, Heads, Probe, fit_probe, folds_of, predict, probes, to_onnx
 from support.facts import facts
 from support.goals import paper_goal
 from support.networks import trained
@@ -159,7 +159,11 @@ def test_the_choice_is_made_on_rows_held_out(monkeypatch: pytest.MonkeyPatch):
     cohort = Cohort.from_arrays(torch.from_numpy(x), y, np.where(group == 1, "M", "F"), reference="M")
     model = Plain(150)
     problem = fit_probes(
-        cohort, paper_goal("spd"), reading_of(model, cohort.inputs, "inputs"), folds_of(cohort, 5, 0), ReadOnce(model, cohort.inputs)
+        cohort,
+        paper_goal("spd"),
+        FeatureChoice.of(model, cohort.inputs, "inputs"),
+        folds_of(cohort, 5, 0),
+        FeatureCache(model, cohort.inputs),
     )
     codes = cohort.attribute.codes
     fitted, held_out = (p.groups[0][np.arange(200), codes].mean() for p in (problem.fitted, problem.held_out))
@@ -264,8 +268,8 @@ def test_what_may_be_lost_is_counted_from_what_probes_have_on_rows_held_out():
     model = nn.Sequential(nn.Linear(60, 1)).eval()
     with torch.no_grad():
         model[0].weight.copy_(torch.eye(60)[:1])
-    reading, folds = reading_of(model, cohort.inputs, "inputs"), folds_of(cohort, 5, 0)
-    held_out = fit_probes(cohort, paper_goal("spd"), reading, folds, ReadOnce(model, cohort.inputs)).held_out.chance
+    reading, folds = FeatureChoice.of(model, cohort.inputs, "inputs"), folds_of(cohort, 5, 0)
+    held_out = fit_probes(cohort, paper_goal("spd"), reading, folds, FeatureCache(model, cohort.inputs)).held_out.chance
     plain = max(((held_out >= t) == (y == 1))[y == 1].mean() / 2 + ((held_out >= t) == (y == 1))[y == 0].mean() / 2 for t in held_out)
     found = debias(model, cohort, method="bias-score", measure="spd", depth="inputs")
     assert plain < found.trace["performance"].iloc[0]

@@ -13,7 +13,7 @@ from equipoise.errors import BadInput
 from equipoise.methods import Note
 from equipoise.methods import blind_rule as bias_problem
 from equipoise.methods.blind_rule import fit_probes
-from equipoise.models import ReadOnce, fit_probe, folds_of, reading_of
+from equipoise.models import FeatureCache, FeatureChoice, fit_probe, folds_of
 from support.facts import facts
 from support.goals import paper_goal
 from support.published import debias
@@ -41,9 +41,10 @@ def test_the_train_part_helps_to_tell_the_groups_apart():
     rng = np.random.default_rng(3)
     valid, train, test = _pictures(rng, 160, 0.5), _pictures(rng, 1500, 0.25), _pictures(rng, 4000, 0.5)
     model = _sees_one()
-    reading, folds = reading_of(model, valid.inputs, "inputs"), folds_of(valid, 5, 0)
+    reading, folds = FeatureChoice.of(model, valid.inputs, "inputs"), folds_of(valid, 5, 0)
     alone, helped = (
-        fit_probes(valid, paper_goal("eod"), reading, folds, ReadOnce(model, valid.inputs), part).heads.groups[0] for part in (None, train)
+        fit_probes(valid, paper_goal("eod"), reading, folds, FeatureCache(model, valid.inputs), part).heads.groups[0]
+        for part in (None, train)
     )
     x = test.inputs.double().numpy()
     loss = [-np.log(probe(x)[np.arange(len(x)), test.attribute.codes]).mean() for probe in (alone, helped)]
@@ -85,9 +86,9 @@ def test_groups_of_the_train_part_go_by_name():
         torch.cat([train.inputs, torch.randn(50, 40)]), np.concatenate([train.y, np.ones(50, int)]), third, reference="M"
     )
     model = _sees_one()
-    reading, folds = reading_of(model, valid.inputs, "inputs"), folds_of(valid, 5, 0)
+    reading, folds = FeatureChoice.of(model, valid.inputs, "inputs"), folds_of(valid, 5, 0)
     found = [
-        fit_probes(valid, paper_goal("eod"), reading, folds, ReadOnce(model, valid.inputs), part).heads.groups[0]
+        fit_probes(valid, paper_goal("eod"), reading, folds, FeatureCache(model, valid.inputs), part).heads.groups[0]
         for part in (train, turned, wider)
     ]
     assert all(probe.more for probe in found)

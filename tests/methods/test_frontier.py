@@ -13,7 +13,7 @@ from equipoise.methods import METHODS, Fit, Goal, make_settings
 from equipoise.methods.contract import Rng
 from equipoise.methods.driver import step_decisions
 from equipoise.methods.rules import REMOVED_SHARES, half_rows, windows, with_steps
-from equipoise.models import ReadOnce, bias_scores, predict
+from equipoise.models import BiasScore, FeatureCache, predict
 from support.goals import paper_goal
 from support.networks import biased_cohort
 
@@ -129,10 +129,10 @@ def test_decisions_of_all_steps_are_those_of_each_network_and_rule():
         own = predict(model if step.model is None else step.model, cohort)
         assert np.array_equal(step.rule.decide(own), decisions)
     assert not any(a is b for a in probes.steps[1].model.parameters() for b in model.parameters())
-    read = ReadOnce(model, cohort.inputs)
+    read = FeatureCache(model, cohort.inputs)
     assert np.array_equal(step_decisions(probes.steps, model, cohort, read), made)
     networks = [step.model for step in probes.steps[1:]]
-    for own, found in zip(networks, bias_scores(networks, read.shown(networks[0].reading)), strict=True):
+    for own, found in zip(networks, BiasScore.all_scores(networks, read.read(networks[0].reading)), strict=True):
         assert found == pytest.approx(predict(own, cohort).score, abs=1e-6)  # of its heads, and of the network as it is delivered
 
 
@@ -142,4 +142,4 @@ def test_what_was_read_of_another_network_is_not_used():
     steps = METHODS["bias-score"].run(model, cohort, goal, make_settings("bias-score", {"steps": 3}), Rng(0), None).steps[1:]
     expected = step_decisions(steps, model, cohort)
     other = nn.Linear(6, 1)  # and decides otherwise
-    assert np.array_equal(step_decisions(steps, model, cohort, ReadOnce(other, cohort.inputs)), expected)
+    assert np.array_equal(step_decisions(steps, model, cohort, FeatureCache(other, cohort.inputs)), expected)

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from equipoise.models import MLP, BiasScore, Heads, Probe, features, predict, reading_of, to_onnx, value_of
+from equipoise.models import MLP, BiasScore, FeatureCache, FeatureChoice, Heads, Probe, predict, to_onnx
 from support.networks import biased_cohort, cnn, perceptron
 
 NETWORKS = {"mlp": lambda: MLP(6, width=8, depth=2), "perceptron": perceptron, "cnn": cnn}
@@ -23,8 +23,8 @@ def _carrying(kind: str, depth: str = "auto") -> tuple[BiasScore, Heads, torch.T
     rng = np.random.default_rng(0)
     network = NETWORKS[kind]().eval()
     inputs = biased_cohort(60, images=kind == "cnn").inputs
-    reading = reading_of(network, inputs, depth)
-    size = features(network, inputs, reading)[1].shape[1]
+    reading = FeatureChoice.of(network, inputs, depth)
+    size = FeatureCache(network, inputs).read(reading).arrays()[1].shape[1]
 
     def probe(width: int) -> Probe:
         return Probe(rng.normal(size=(2, width)), rng.normal(size=2), np.empty((0, 2)), 0.0, 1.0)
@@ -36,10 +36,10 @@ def _carrying(kind: str, depth: str = "auto") -> tuple[BiasScore, Heads, torch.T
 @pytest.mark.parametrize("kind", NETWORKS)
 def test_the_score_is_the_probability_minus_the_cost_of_the_posteriors(kind: str):
     model, heads, inputs = _carrying(kind)
-    logit, seen = features(model.network, inputs, model.reading)
+    logit, seen = FeatureCache(model.network, inputs).read(model.reading).arrays()
     chance = heads.task(np.column_stack([seen, logit]))[:, 1]
     posteriors = [probe(seen) for probe in heads.groups]
-    expected = value_of(chance, posteriors, heads, COST)
+    expected = heads.scores(chance, posteriors, COST)
     by_hand = chance - 0.4 - posteriors[0] @ COST[0] - chance * (posteriors[1] @ COST[1]) - (1 - chance) * (posteriors[2] @ COST[2])
     assert expected == pytest.approx(1 / (1 + np.exp(-4 * by_hand)))
     cohort = biased_cohort(60, images=kind == "cnn")

@@ -10,21 +10,10 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from equipoise.errors import BadInput, MissingExtra
-from equipoise.models import (
-    HEADS,
-    BiasScore,
-    Checkpoint,
-    OneOutput,
-    export,
-    load_heads,
-    load_model,
-    read_checkpoint,
-    save_weights,
-    state_like,
-    to_onnx,
-)
-from equipoise.models.export import MASKED_LOADING, ExportFailed
+from equipoise.models import BiasScore, Checkpoint, OneOutput, export, load_heads, load_model, save_weights, to_onnx
+from equipoise.models.export import HEADS_FILE, MASKED_LOADING, ExportFailed, state_like
 from equipoise.models.units import MASK, find_units, switch_off
+from equipoise.models.weights import read_checkpoint
 from support.facts import facts
 from support.hospital import CODE, network
 from support.torch_alone import Run
@@ -196,14 +185,14 @@ def test_heads_are_saved_next_to_the_original_weights_and_load_again(tmp_path):
     plain = network("build").state_dict()
     came = Checkpoint({f"module.{key}": value for key, value in plain.items()}, {"epoch": 7, "state_dict": {}}, "state_dict")
     written = save_weights(model, tmp_path, came)
-    assert set(written["files"]) == {"repaired.safetensors", "repaired.pt", HEADS}
+    assert set(written["files"]) == {"repaired.safetensors", "repaired.pt", HEADS_FILE}
     nested = torch.load(tmp_path / "repaired.pt", weights_only=True)["state_dict"]
     assert list(nested) == list(came.state)
     fresh = network("build")
     fresh.load_state_dict({key.removeprefix("module."): value for key, value in nested.items()}, strict=True)
     assert all(torch.equal(value, plain[key]) for key, value in fresh.state_dict().items())
     with torch.no_grad():
-        assert torch.equal(load_heads(fresh.eval(), tmp_path / HEADS)(x), model(x))
+        assert torch.equal(load_heads(fresh.eval(), tmp_path / HEADS_FILE)(x), model(x))
         assert not torch.allclose(fresh(x), model(x))
 
 
@@ -214,7 +203,7 @@ def test_heads_around_an_adapter_leave_the_original_keys(tmp_path):
     assert set(load_file(tmp_path / "repaired.safetensors")) == set(inner.state_dict())
     x = torch.randn(5, 3)
     with torch.no_grad():
-        assert torch.equal(load_heads(OneOutput(network("build"), 0), tmp_path / HEADS)(x), model(x))
+        assert torch.equal(load_heads(OneOutput(network("build"), 0), tmp_path / HEADS_FILE)(x), model(x))
 
 
 def test_heads_of_the_original_network_are_ordinary_weights(tmp_path):
@@ -227,12 +216,12 @@ def test_heads_that_do_not_fit_are_refused(tmp_path):
     model = headed()
     save_weights(model, tmp_path)
     with pytest.raises(BadInput, match=facts("layer", "'2'")):
-        load_heads(nn.Linear(3, 1), tmp_path / HEADS)
+        load_heads(nn.Linear(3, 1), tmp_path / HEADS_FILE)
     with pytest.raises(BadInput, match="none"):
         load_heads(network("build"), tmp_path / "none.safetensors")
     with pytest.raises(BadInput, match="heads"):
         load_heads(network("build"), tmp_path / "repaired.safetensors")
-    state = load_file(tmp_path / HEADS)
+    state = load_file(tmp_path / HEADS_FILE)
     state["task.weight"], state["more"] = state["task.weight"][:, 1:].contiguous(), state.pop("centre")
     save_file(state, tmp_path / "other.safetensors", {"heads": json.dumps(model.to_dict())})
     with pytest.raises(BadInput, match="3 problems") as caught:

@@ -15,7 +15,9 @@ from torch import nn
 import equipoise as eq
 from equipoise.data import Cohort
 from equipoise.errors import BadInput, Untrusted
-from equipoise.models import HEADS, ExportedNetwork, load_heads, load_model, predict, save_weights, to_onnx, weights_of
+from equipoise.models import ExportedNetwork, load_heads, load_model, predict, save_weights, to_onnx
+from equipoise.models.export import HEADS_FILE
+from equipoise.models.programs import weights_of
 from support.facts import facts
 from support.hospital import network, patients, trained
 from support.published import debias
@@ -62,8 +64,8 @@ def test_methods_repair_a_program_as_they_repair_the_network(given, method, sett
 def test_a_repaired_program_is_saved_as_a_program(given, tmp_path):
     path, _, cohort = given
     repaired = debias(load_model(str(path)), cohort, method="bias-gda", epochs=3, learning_rate=0.05, min_performance=0.5).model
-    assert save_weights(repaired, tmp_path)["files"] == ["repaired.safetensors", "repaired.pt2", HEADS]
-    again = load_heads(load_model(str(tmp_path / "repaired.pt2")), tmp_path / HEADS)  # a program keeps its recalibration next to it
+    assert save_weights(repaired, tmp_path)["files"] == ["repaired.safetensors", "repaired.pt2", HEADS_FILE]
+    again = load_heads(load_model(str(tmp_path / "repaired.pt2")), tmp_path / HEADS_FILE)  # a program keeps its recalibration next to it
     assert (predict(again, cohort).score == predict(repaired, cohort).score).all()
     assert not (predict(again, cohort).score == predict(load_model(str(path)), cohort).score).all()
 

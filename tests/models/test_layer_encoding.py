@@ -13,7 +13,7 @@ from torch import nn
 from equipoise.data import Attribute, Cohort
 from equipoise.errors import BadInput
 from equipoise.models import AUROC_LABELS, encoding, fit_probe, folds_of
-from equipoise.models.readings import ENCODING_COLUMNS
+from equipoise.models.features import ENCODING_COLUMNS
 from support.facts import facts
 
 

@@ -18,7 +18,8 @@ from equipoise.case.case_audit import load_classifier
 from equipoise.case.case_file import Case
 from equipoise.data import ImageFolder
 from equipoise.errors import BadInput
-from equipoise.models import OneOutput, backbone, build, code_of, load_model
+from equipoise.models import OneOutput, backbone, code_of, load_model
+from equipoise.models.loading import build
 from support.factories import CODE
 from support.facts import facts, suggests
 
@@ -125,7 +126,7 @@ def test_finding_code_does_not_run_it(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_users_file_may_import_torchvision_whatever_the_builds(tmp_path: Path):
     """In a separate process, since torchvision may be imported already in this one."""
     (tmp_path / "net.py").write_text("import torchvision\n\ndef network():\n    return torchvision.models.squeezenet1_1(weights=None)\n")
-    code = f"from equipoise.models import build\nprint(type(build({str(tmp_path / 'net.py')!r} + ':network')).__name__)"
+    code = f"from equipoise.models.loading import build\nprint(type(build({str(tmp_path / 'net.py')!r} + ':network')).__name__)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": ":".join(sys.path)})
     assert (ran.returncode, ran.stdout.strip()) == (0, "SqueezeNet"), ran.stderr
 

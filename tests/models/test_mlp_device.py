@@ -13,8 +13,8 @@ from equipoise.data import Cohort, Parts, split
 from equipoise.errors import BadInput
 from equipoise.methods import Candidate, run_method
 from equipoise.methods.constrained import slope
-from equipoise.models import MLP, Training, computing_on, initial_mlp, repairable, requested_device, train, training, under_repair
-from equipoise.models.devices import DEVICE
+from equipoise.models import MLP, Training, computing_on, initial_mlp, repairable, train, training, under_repair
+from equipoise.models.devices import DEVICE, requested_device
 from equipoise.models.mlp import FlatAdam, FlatMLP, Recorder, copied
 from equipoise.models.repairable import RepairableMLP
 from equipoise.models.training import _MLPRun

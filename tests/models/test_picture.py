@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from equipoise.models.readings import picture
+from equipoise.models.features import picture
 
 
 def by_hand(image: np.ndarray) -> np.ndarray:

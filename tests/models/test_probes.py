@@ -13,8 +13,8 @@ from torch import nn
 
 from equipoise.data import Cohort
 from equipoise.errors import BadInput, UnknownName
-from equipoise.models import MLP, Reading, ReadOnce, features, fit_probe, folds_of, outputs, probes, reading_of
-from equipoise.models.readings import picture, read
+from equipoise.models import MLP, FeatureCache, FeatureChoice, fit_probe, folds_of, outputs, probes
+from equipoise.models.features import picture, read
 from support.facts import suggests
 from support.networks import cnn, perceptron
 
@@ -22,19 +22,19 @@ from support.networks import cnn, perceptron
 def test_readings_by_depth():
     x = torch.randn(5, 6)
     model = MLP(6, width=8, depth=2)
-    assert reading_of(model, x) == Reading(("out",), True)
-    assert reading_of(model, x, "inputs") == Reading((), True)
-    assert reading_of(model, x, "last") == Reading(("out",), False)
-    assert reading_of(model, x, "all") == Reading(("linears.1", "linears.2", "out"), True)
-    assert reading_of(model, x, "hidden", max_layers=2) == Reading(("linears.1", "out"), False)
+    assert FeatureChoice.of(model, x) == FeatureChoice(("out",), True)
+    assert FeatureChoice.of(model, x, "inputs") == FeatureChoice((), True)
+    assert FeatureChoice.of(model, x, "last") == FeatureChoice(("out",), False)
+    assert FeatureChoice.of(model, x, "all") == FeatureChoice(("linears.1", "linears.2", "out"), True)
+    assert FeatureChoice.of(model, x, "hidden", max_layers=2) == FeatureChoice(("linears.1", "out"), False)
     images = torch.randn(5, 1, 8, 8)
-    assert reading_of(cnn(), images) == Reading((), True)
-    assert reading_of(cnn(), images, "inputs and last") == Reading(("9",), True)
-    assert reading_of(cnn(), images, "hidden") == Reading(("0", "3", "6", "9"), False)
+    assert FeatureChoice.of(cnn(), images) == FeatureChoice((), True)
+    assert FeatureChoice.of(cnn(), images, "inputs and last") == FeatureChoice(("9",), True)
+    assert FeatureChoice.of(cnn(), images, "hidden") == FeatureChoice(("0", "3", "6", "9"), False)
     with pytest.raises(UnknownName, match=suggests("hidden")):
-        reading_of(model, x, "hiden")
+        FeatureChoice.of(model, x, "hiden")
     with pytest.raises(BadInput, match="inputs"):
-        reading_of(nn.Sequential(nn.Linear(6, 1)), x, "last")
+        FeatureChoice.of(nn.Sequential(nn.Linear(6, 1)), x, "last")
 
 
 def test_features_are_the_inputs_of_a_layer_pooled_over_positions():
@@ -42,7 +42,7 @@ def test_features_are_the_inputs_of_a_layer_pooled_over_positions():
     with torch.no_grad():
         first = model[:3](x)
         expected = torch.cat([x.mean((2, 3)), first.mean((2, 3)), model[:6](x), model[:9](x)], 1)
-    logit, seen = features(model, x, reading_of(model, x, "hidden"))
+    logit, seen = FeatureCache(model, x).read(FeatureChoice.of(model, x, "hidden")).arrays()
     assert seen == pytest.approx(expected.double().numpy(), abs=1e-6)
     assert logit == pytest.approx(model(x).detach().double().numpy()[:, 0], abs=1e-6)
     assert not any(m._forward_pre_hooks for m in model.modules())
@@ -50,13 +50,13 @@ def test_features_are_the_inputs_of_a_layer_pooled_over_positions():
 
 def test_images_are_read_as_pictures():
     model, x = cnn().eval(), torch.randn(7, 1, 8, 8)
-    assert reading_of(model, x, "inputs") == Reading((), True)
-    assert features(model, x, Reading((), True))[1] == pytest.approx(picture(x).numpy(), abs=1e-6)
+    assert FeatureChoice.of(model, x, "inputs") == FeatureChoice((), True)
+    assert FeatureCache(model, x).read(FeatureChoice((), True)).arrays()[1] == pytest.approx(picture(x).numpy(), abs=1e-6)
 
 
 def test_a_table_is_read_with_its_inputs_and_a_probability_as_a_logit():
     model, x = perceptron().eval(), torch.randn(9, 6)
-    logit, seen = features(model, x, reading_of(model, x))
+    logit, seen = FeatureCache(model, x).read(FeatureChoice.of(model, x)).arrays()
     with torch.no_grad():
         assert seen == pytest.approx(torch.cat([x, model[:5](x)], 1).numpy(), abs=1e-6)
         assert logit == pytest.approx(model[:6](x).numpy()[:, 0], abs=1e-4)
@@ -79,14 +79,14 @@ class InPlace(nn.Module):
 def test_recorded_features_are_not_overwritten():
     model, x = InPlace(), torch.randn(4, 3)
     with torch.no_grad():
-        _, seen = read(model, x, Reading(("second",), False))
+        _, seen = read(model, x, FeatureChoice(("second",), False))
         assert torch.equal(seen, model.first(x))
 
 
 def test_a_network_that_fails_leaves_no_hook():
     model = MLP(6, width=8, depth=1)
     with pytest.raises(RuntimeError):
-        read(model, torch.randn(3, 5), Reading(("out",), True))
+        read(model, torch.randn(3, 5), FeatureChoice(("out",), True))
     assert not any(m._forward_pre_hooks for m in model.modules())
 
 
@@ -190,16 +190,18 @@ def test_products_on_a_device_give_the_same_probe(rows: int, device: str):
 def test_a_network_is_read_once_for_all_rows_and_their_subsets():
     runs: list[int] = []
     model, x = cnn().eval(), torch.randn(9, 1, 8, 8)
-    expected = {reading: features(model, x, reading) for reading in (Reading((), True), Reading(("9",), True))}
+    expected = {
+        reading: FeatureCache(model, x).read(reading).arrays() for reading in (FeatureChoice((), True), FeatureChoice(("9",), True))
+    }
     raw = outputs(model, x)
     model.register_forward_pre_hook(lambda _module, args: runs.append(len(args[0])))
-    read = ReadOnce(model, x)
+    read = FeatureCache(model, x)
     some = read.take(np.array([7, 2, 4])).take(np.array([2, 0]))  # rows 4 and 7
     for reading, (logit, seen) in expected.items():
-        assert some.shown(reading).arrays()[0] == pytest.approx(logit[[4, 7]], abs=1e-6)
-        assert some.shown(reading).arrays()[1] == pytest.approx(seen[[4, 7]], abs=1e-6)
-        assert read.shown(reading).arrays()[1] == pytest.approx(seen, abs=1e-6)
-        assert len(read.shown(reading).raw) == 9
+        assert some.read(reading).arrays()[0] == pytest.approx(logit[[4, 7]], abs=1e-6)
+        assert some.read(reading).arrays()[1] == pytest.approx(seen[[4, 7]], abs=1e-6)
+        assert read.read(reading).arrays()[1] == pytest.approx(seen, abs=1e-6)
+        assert len(read.read(reading).raw) == 9
     assert torch.equal(read.raw(), raw)
     assert torch.equal(some.raw(), raw[[4, 7]])
     assert runs.count(9) == 2  # for the outputs, and for what enters a layer; the inputs need no run
@@ -207,7 +209,7 @@ def test_a_network_is_read_once_for_all_rows_and_their_subsets():
 
 def test_a_copy_is_distinguished_from_a_changed_network():
     model = cnn()
-    read, same, other = ReadOnce(model, torch.randn(3, 1, 8, 8)), copy.deepcopy(model), copy.deepcopy(model)
+    read, same, other = FeatureCache(model, torch.randn(3, 1, 8, 8)), copy.deepcopy(model), copy.deepcopy(model)
     with torch.no_grad():
         next(other.parameters()).view(-1)[0] += 1e-6
     assert read.of(model)

@@ -8,21 +8,21 @@ import torch
 from torch import nn
 
 from equipoise.models import (
-    HEADS,
     MLP,
     BiasScore,
     Checkpoint,
+    FeatureCache,
+    FeatureChoice,
     Heads,
     ManyBiasScores,
     OneOutput,
-    features,
     fit_probe,
     load_heads,
-    reading_of,
     recalibrated_network,
     save_weights,
 )
-from equipoise.models.readings import Recalibrated
+from equipoise.models.export import HEADS_FILE
+from equipoise.models.features import Recalibrated
 
 SLOPE, SHIFT = 1.7, -0.4
 
@@ -87,8 +87,8 @@ def test_several_outputs_have_their_own_maps_and_others_are_unchanged():
 
 
 def _bias_score(network: nn.Module, x: torch.Tensor) -> BiasScore:
-    reading = reading_of(network, x, "inputs")
-    logits, seen = features(network, x, reading)
+    reading = FeatureChoice.of(network, x, "inputs")
+    logits, seen = FeatureCache(network, x).read(reading).arrays()
     rng = np.random.default_rng(0)
     folds = np.arange(len(x)) % 3
     task = fit_probe(np.column_stack([seen, logits]), rng.integers(0, 2, len(x)), 2, folds, free=1)
@@ -109,7 +109,7 @@ def test_bias_scores_absorb_the_map(tmp_path):
         torch.testing.assert_close(again(x), 2.0 * found(x) + 1.0)
     save_weights(found, tmp_path)
     with torch.no_grad():
-        assert torch.equal(load_heads(copy.deepcopy(network), tmp_path / HEADS)(x), found(x))
+        assert torch.equal(load_heads(copy.deepcopy(network), tmp_path / HEADS_FILE)(x), found(x))
 
 
 def test_one_head_of_many_is_recalibrated():
@@ -130,6 +130,6 @@ def test_a_map_around_a_network_is_saved_and_loaded(tmp_path):
     x = torch.randn(9, 4)
     found, _ = recalibrated_network(network, x, {0: (SLOPE, SHIFT)}, "logit", wrap=True)
     written = save_weights(found, tmp_path, Checkpoint(network.state_dict()))
-    assert set(written["files"]) == {"repaired.safetensors", HEADS}
+    assert set(written["files"]) == {"repaired.safetensors", HEADS_FILE}
     with torch.no_grad():
-        assert torch.equal(load_heads(copy.deepcopy(network), tmp_path / HEADS)(x), found(x))
+        assert torch.equal(load_heads(copy.deepcopy(network), tmp_path / HEADS_FILE)(x), found(x))

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from equipoise.data import Cohort, Parts, split
 from equipoise.errors import BadInput
-from equipoise.models import IMAGES, MLP, Training, predict, train
+from equipoise.models import MLP, Training, predict, train
 from equipoise.models.training import ModuleRun, best_cut
 from support.facts import facts
 
@@ -140,7 +140,8 @@ def test_images_need_a_network_of_their_own(parts: Parts):
 
 
 def test_the_recipe_for_images():
-    assert (IMAGES.batch, IMAGES.learning_rate, IMAGES.epochs, IMAGES.optimiser, IMAGES.schedule, IMAGES.augment) == (
+    images = Training.as_in_paper((1, 1, 8, 8))
+    assert (images.batch, images.learning_rate, images.epochs, images.optimiser, images.schedule, images.augment) == (
         32,
         1e-4,
         20,

@@ -13,7 +13,7 @@ from torch import nn
 
 from equipoise.data import Cohort
 from equipoise.errors import BadInput, UnknownName
-from equipoise.models import BACKBONES, Calibrated, OneOutput, Repeated, backbone, check, predict
+from equipoise.models import BACKBONES, OneOutput, Repeated, backbone, check_repairable, predict
 from equipoise.models.vision import import_torchvision
 from support.facts import facts, says, suggests
 from support.phantoms import phantom_parts
@@ -137,9 +137,6 @@ def test_a_network_that_calibrates_itself_gives_probabilities_and_the_threshold_
     torch.testing.assert_close(one(x), network(x)[:, 1])
     plain = network.layer(x).sigmoid()[:, 1]
     assert ((one(x) >= 0.5) == (plain >= 0.3)).all()
-    ours = Calibrated(OneOutput(nn.Sequential(network.layer), 1, output="logit"), 0.3)
-    assert ours.output == "probability"
-    torch.testing.assert_close(ours(x), one(x))
     assert [OneOutput(Xray(None, apply), 0).output for apply in (True, False)] == ["probability", "logit"]
 
 
@@ -158,19 +155,6 @@ def test_a_pathology_without_a_threshold_keeps_its_plain_probability_with_a_warn
     assert not caplog.records
 
 
-def test_calibration_keeps_ranks_has_gradients_everywhere_and_refuses_nonsense():
-    p = torch.linspace(0.001, 0.999, 200, dtype=torch.float64, requires_grad=True)
-    moved = Calibrated(nn.Identity(), 0.02, output="probability")(p)
-    assert (moved.diff() > 0).all()
-    assert moved.dtype == torch.float64
-    (slope,) = torch.autograd.grad(moved.sum(), p)
-    torch.testing.assert_close(slope, torch.where(p < 0.02, 25.0, 1 / 1.96).double().detach(), rtol=1e-6, atol=0)
-    with pytest.raises(BadInput, match=facts(2, 0, 1, "1.5")):
-        Calibrated(nn.Linear(2, 1), 1.5)
-    state = Calibrated(nn.Linear(2, 1), 0.02, output="logit").state_dict()
-    assert state["operating_point"].item() == pytest.approx(0.02)
-
-
 def test_torchxrayvisions_own_network():
     import_torchvision()  # first, since torchxrayvision imports it without care for builds that do not fit
     xrv = pytest.importorskip("torchxrayvision", reason="torchxrayvision needs pip install 'equipoise[xray]'")
@@ -187,7 +171,6 @@ def test_torchxrayvisions_own_network():
         network.op_threshs = None
         logits = network(x)
         assert OneOutput(network, "Effusion").output == "logit"
-        torch.testing.assert_close(Calibrated(OneOutput(network, "Effusion"), 0.4)(x), given[:, 7])
         network.op_threshs = thresholds
         torch.testing.assert_close(bare(x), logits[:, 3].sigmoid())
         assert given[:, 3].eq(0.5).all()
@@ -216,7 +199,10 @@ def _vit(size: int) -> nn.Module:
 def test_advice_for_a_network_with_a_fixed_size_or_other_channels(network: nn.Module, parts: list[str]):
     cohort = phantom_parts(120, size=32, seed=0).valid
     network.train()
-    for call in (lambda: check(network, cohort), lambda: debias(network, cohort, method="bias-gda", measure="eod", min_performance=0.5)):
+    for call in (
+        lambda: check_repairable(network, cohort),
+        lambda: debias(network, cohort, method="bias-gda", measure="eod", min_performance=0.5),
+    ):
         with pytest.raises(BadInput) as caught:
             call()
         for part in ("on inputs of shape (1, 32, 32)", cohort.name, *parts):
@@ -232,10 +218,10 @@ def test_no_advice_if_the_shape_is_not_the_problem():
             return x.flatten(1).sum(1)
 
     with pytest.raises(BadInput, match="not these") as caught:
-        check(Failing(), phantom_parts(120, size=32, seed=0).valid, changed=False)
+        check_repairable(Failing(), phantom_parts(120, size=32, seed=0).valid, changed=False)
     assert "images.size" not in str(caught.value)
     with pytest.raises(BadInput, match=facts("(2,)", "arrays")):
-        check(nn.Linear(3, 1), Cohort.from_arrays(torch.zeros(4, 2), [0, 1, 0, 1], ["a", "a", "b", "b"]))
+        check_repairable(nn.Linear(3, 1), Cohort.from_arrays(torch.zeros(4, 2), [0, 1, 0, 1], ["a", "a", "b", "b"]))
 
 
 def test_a_resnet_with_skip_connections_is_repaired_on_phantoms():

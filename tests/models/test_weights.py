@@ -15,8 +15,9 @@ from torch import _weights_only_unpickler as unpickler
 from torch import nn
 
 from equipoise.errors import BadInput
-from equipoise.models import load_model, load_weights, read_checkpoint, state_like
-from equipoise.models.weights import ALLOWED
+from equipoise.models import load_model, load_weights
+from equipoise.models.export import state_like
+from equipoise.models.weights import ALLOWED, read_checkpoint
 from support.facts import facts, says
 
 

@@ -14,13 +14,13 @@ import pytest
 from equipoise.comparison import below_upper_bound
 from equipoise.errors import BadInput
 from equipoise.measures import GAPS
-from equipoise.models import READ_IS_NOT_USED
 from equipoise.report import why_words
 from equipoise.report.document import Table, text_of
 from equipoise.report.model_card import cards
 from equipoise.report.pages import script_data
 from equipoise.report.repairs import REPAIR_DECISIONS, probe_parts
 from equipoise.report.text import amount, interval, p_value_words, span
+from equipoise.report.wording.audits import READ_IS_NOT_USED
 from equipoise.report.wording.names import share_words, upper_bound_words
 from equipoise.report.wording.repairs import goal_words, repair_answer
 from support.cases import HOSTILE, HOSTILE_COLUMN, HOSTILE_NOTE, small_case, some_probes

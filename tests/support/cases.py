@@ -15,7 +15,7 @@ from equipoise.data import Attribute, Scores
 from equipoise.measures import AuditSpec, Threshold, sweep
 from equipoise.methods import Goal, LabelCandidate, Note, equalised_odds, reject_option, select
 from equipoise.models import AUROC_LABELS
-from equipoise.models.readings import ENCODING_COLUMNS
+from equipoise.models.features import ENCODING_COLUMNS
 from support.goals import paper_goal
 
 HOSTILE_COLUMN = "<script>alert('column')</script>"

@@ -120,19 +120,11 @@ class Bundle:
             raise BadInput(f"{self.folder} holds a rule for scores, and no network that makes them. Give the scores: decide(frame)")
         import torch
 
-        network, classes, columns = self.model, saved.classes, dict[str, Any]()
         inputs = torch.tensor(inputs) if isinstance(inputs, np.ndarray) else inputs
-        if classes is not None and isinstance(network, models.OneClass):
-            logits = models.outputs(network.inner, inputs, taken=models.as_matrix)
-            columns["class"] = np.array(classes.names, dtype=object)[logits[:, network.columns].argmax(1).numpy()]
-            raw = network.taken(logits)
-        else:
-            raw = models.outputs(network, inputs)
-        if invalid := int((~torch.isfinite(raw)).sum()):
-            raise BadInput(
-                f"the network returned NaN or infinity for {invalid:,} of {len(raw):,} rows. Check for missing or unscaled inputs."
-            )
-        return models.as_scores(raw, saved.output).numpy(), columns
+        scores, winner = models.scores_and_class(self.model, inputs, saved.output)
+        if winner is None or saved.classes is None:
+            return scores, {}
+        return scores, {"class": np.array(saved.classes.names, dtype=object)[winner]}
 
     def decide(
         self,
@@ -313,16 +305,20 @@ def _network_of(files: Verified, saved: SavedModel, model: object, trust: bool, 
         raise BadInput(f"{files.folder} holds its ONNX file. Omit --model {model}.")
     if models.ORIGINAL_ONNX not in files.contents and given is None:
         code = _code_to_run(files, saved, named, trust)
-        if code is not None and running is not None and (named is None or named.endswith(models.PROGRAM)):
+        if code is not None and running is not None and (named is None or code.is_program):
             running(code)
     load = named or str(saved.load)
-    network = models.saved_network(files.contents, files.source, None if load == OWN_NETWORK else load, code, given)
-    if saved.output_name is not None:
-        network = models.OneOutput(network, models.output_named(saved.output_name)).eval()
-    if (classes := saved.classes) is not None:
-        network = models.OneClass(network, classes.columns, classes.names.index(files.run.label), classes.output).eval()
-    if files.run.heads:  # they hold the repair
-        network = models.load_heads(network, files.source(models.HEADS), files.contents[models.HEADS])
+    classes = saved.classes
+    network = models.saved_network(
+        files.contents,
+        files.source,
+        None if load == OWN_NETWORK else load,
+        code,
+        given,
+        output_name=saved.output_name,
+        one_class=None if classes is None else (classes.columns, classes.names.index(files.run.label), classes.output),
+        heads=bool(files.run.heads),  # they hold the repair
+    )
     return network, code
 
 
@@ -333,7 +329,7 @@ def _code_to_run(files: Verified, recorded: SavedModel, model: str | None, trust
     """The code that builds the network of a bundle; None for a network of Equipoise. Runs nothing; raises an error without trust."""
     if model is not None:
         code = models.code_of(model)
-        if code is not None and model.endswith(models.PROGRAM) and code.sha256 != files.run.files.get(models.REPAIRED_PROGRAM):
+        if code is not None and code.is_program and code.sha256 != files.run.files.get(models.REPAIRED_PROGRAM):
             raise BadInput(
                 f"the exported program {model} contains its weights and is not the repaired one. Omit --model, or name the "
                 "factory of the network, as file.py:factory."

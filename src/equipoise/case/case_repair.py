@@ -174,7 +174,8 @@ def prepare_repair(
     model, columns, images, origin = load_classifier(case, code=code, running=running)
     if is_network:
         check_methods(asked, train=case.data.train is not None, layers=not isinstance(model, models.ExportedNetwork))
-        checkpoint, weight_notes = _original_weights(model, case.model.weights)
+        checkpoint, reason = models.original_weights(model, case.model.weights)
+        weight_notes = [f"the weights are written under the network's own keys, not under the original file's: {reason}"] if reason else []
     files: dict[Path, ReadCohort] = {}
 
     def read(path: Path, how: Columns) -> list[Rows]:
@@ -198,12 +199,8 @@ def prepare_repair(
         data.check_apart(training=train, repair=repaired, test=held_out)
     file, checks = files.get(table), []
     output: str = case.model.output
-    if is_network and len(labels) > 1:
-        models.set_output(model, output)
-    elif is_network:  # a wrong shape of the output is reported before any work
-        own_rows = cast(Cohort, repair[0])
-        models.scores_by_label(model, own_rows.take(range(min(2, len(own_rows)))), labels)
-        output = models.resolve_output(model, own_rows.inputs, output)
+    if is_network:
+        output = models.resolve_output(model, cast(Cohort, repair[0]), output)
     if file is not None and case.model.check_scores is not None:
         from equipoise.case.score_checks import check_known_scores
 
@@ -243,20 +240,6 @@ def prepare_repair(
     read_paths = [Path(path) for path in read_files if path is not None]
     provenance = Provenance.now(arguments=arguments, model=called, seed=spec.seed, files=read_paths, cohort=cohort, limits=limits)
     return PreparedRepair(case, asked, task, serving, provenance, {"left_out": []} if file is None else file.to_dict(), notes)
-
-
-def _original_weights(network: Any, weights: Path | None) -> tuple[models.Checkpoint | None, list[str]]:
-    """The original weights as in their file, and a note if the repaired weights cannot be written in the same format."""
-    if weights is None:
-        while isinstance(network, (models.OneOutput, models.HuggingFaceNetwork)):
-            network = network.inner
-        return models.Checkpoint(models.weights_of(network)), []
-    checkpoint = models.read_checkpoint(weights)
-    try:
-        models.state_like(checkpoint.state, network)
-    except BadInput as error:
-        return None, [f"the weights are written under the network's own keys, not under those of the original file: {error.problems[0]}"]
-    return checkpoint, []
 
 
 def check_methods(asked: Methods, **offered: Any) -> None:
@@ -337,7 +320,7 @@ def try_methods(
                                 valid = models.predict(own.model, job_of.repair)
                                 step(1, 2)
                                 held_out = models.predict(own.model, job_of.test)
-                            units = unit_maps(own.network) if job_of.is_network else {}
+                            units = models.unit_maps(own.network) if job_of.is_network else {}
                         tried[name][own_label or label] = ScoredCandidate(rescored(own, valid), valid, held_out, seconds, units)
                 except EquipoiseError as error:
                     if name == STANDARD:
@@ -404,14 +387,6 @@ def rescored(candidate: LabelCandidate, scores: data.Scores) -> LabelCandidate:
     met = candidate.met_in_sample and methods.select(trace.iloc[[row]], goal).met
     why = () if met == candidate.met_in_sample else (methods.Note("final_network_misses"),)
     return replace(candidate, trace=trace, met_in_sample=met, why=(*candidate.why, *why), notes=(*candidate.notes, note))
-
-
-def unit_maps(model: nn.Module) -> dict[str, FloatArray]:
-    """By layer: for each convolution of images with units switched off, the share of channels that is still on at each position."""
-    from torch import nn
-
-    masked = [(name, module) for name, module in model.named_modules() if type(module) is models.MASKED[nn.Conv2d]]
-    return {name: module.get_buffer("unit_mask").double().mean(0).cpu().numpy() for name, module in masked}
 
 
 def most_changed(before: data.Scores, after: data.Scores, cohort: Cohort, count: int = THUMBNAILS) -> dict[object, npt.NDArray[np.uint8]]:

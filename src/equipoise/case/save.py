@@ -10,7 +10,6 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -241,18 +240,9 @@ def _write_bundle(
 
 def _write_predictor(model: models.Predictor, folder: Path) -> schema.SavedPredictor:
     """Writes an estimator with skops if that is installed and knows its types, otherwise as a pickle; a function is not written."""
-    file, content, trusted = None, b"", list[str]()
+    file, trusted = None, list[str]()
     if model.kind == "estimator":
-        try:
-            import skops.io
-
-            file, content = "predictor.skops", skops.io.dumps(model.model)
-            trusted = [name for name in skops.io.get_untrusted_types(data=content) if name not in models.TRUSTED_TYPES]
-        except Exception:  # not installed, or a type that it cannot write
-            import joblib
-
-            joblib.dump(model.model, stream := BytesIO())
-            file, content = "predictor.joblib", stream.getvalue()
+        file, content, trusted = model.to_file()
         with add_path_to_errors(folder / file):
             (folder / file).write_bytes(content)
     columns = None if model.columns is None else list(model.columns)

@@ -113,13 +113,13 @@ def run_shared(arguments: list[str]) -> int:
 
     Only the first one prints and writes; another prints only an error that is its own.
     """
-    from equipoise.models import join_processes, launched, leave_processes  # which imports torch
+    from equipoise.models import join_processes, leave_processes, process_count  # which imports torch
 
     name = next((word for word in arguments if not word.startswith("-")), "")
     try:
         if name not in SHARED_COMMANDS or {"-h", "--help"} & set(arguments):
             raise BadInput(
-                f"equipoise {name} runs in one process, and {launched()} were started. Start it without torchrun; of the commands, "
+                f"equipoise {name} runs in one process, and {process_count()} were started. Start it without torchrun; of the commands, "
                 f"{' and '.join(SHARED_COMMANDS)} can share its work between processes."
             )
         own = join_processes()
@@ -138,7 +138,7 @@ def run_shared(arguments: list[str]) -> int:
         return agreed  # the connection to a process that has failed was lost; that one prints the reason
     agreed, failed = leave_processes(code)
     if own and own == failed:
-        sys.stderr.write(f"process {own + 1} of {launched()}: {printed.getvalue()}")
+        sys.stderr.write(f"process {own + 1} of {process_count()}: {printed.getvalue()}")
     return agreed
 
 

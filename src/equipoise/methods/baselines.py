@@ -212,8 +212,6 @@ class CriticTurns:
         """Trains the critic on mini-batches of the network as it is."""
         import torch
 
-        from equipoise.models import proxy
-
         self.critic.train().requires_grad_(True)
         read = self.model.fixed_scores_and_features()
         for _ in range(steps):
@@ -221,7 +219,7 @@ class CriticTurns:
             with torch.no_grad():
                 f, features = read(index)
                 weights = self.weights[index].to(f.device)
-                gap = proxy(f, weights) * self.model.rows / self.batch + self.offset
+                gap = (weights.to(f.dtype) * f).sum() * self.model.rows / self.batch + self.offset
             self.critic_optimiser.zero_grad()
             if self.by_row:
                 contributions = f * weights * self.model.rows + self.offset  # their mean is the gap
@@ -258,9 +256,9 @@ class TrainingSettings:
     optimiser: str = "adam"  # or adamw, for networks other than the paper's MLP
 
     def __post_init__(self) -> None:
-        from equipoise.models import OPTIMISERS
+        from equipoise.models import Repairable
 
-        pick("optimiser", self.optimiser, OPTIMISERS)
+        pick("optimiser", self.optimiser, Repairable.optimisers)
 
 
 def fresh(model: nn.Module, seed: int) -> nn.Module:
@@ -316,7 +314,7 @@ def adversarial_training(model: Repairable, data: Data, goal: Goal, settings: Tr
     import torch
     from torch.nn import functional as F
 
-    from equipoise.models import OPTIMISERS, Critic
+    from equipoise.models import Critic
 
     assert data.train is not None  # the method needs the training set
     labels = data.train.labels[0]
@@ -327,7 +325,7 @@ def adversarial_training(model: Repairable, data: Data, goal: Goal, settings: Tr
     with torch.no_grad():
         device = model.scores_and_features(torch.zeros(2, dtype=torch.int64))[0].device
     adversary = Critic([4 if conditional else 2, settings.width, len(labels.attribute.levels)], rng("adversary")).to(device)
-    adversary_optimiser = OPTIMISERS[settings.optimiser](adversary.parameters(), lr=settings.learning_rate)
+    adversary_optimiser = model.optimisers[settings.optimiser](adversary.parameters(), lr=settings.learning_rate)
     optimiser = model.optimiser(settings.optimiser, settings.learning_rate)
     for epoch in range(1, settings.epochs + 1):
         for index in model.batches(shuffle, settings.batch, 2):  # batch norm has no variance of one row

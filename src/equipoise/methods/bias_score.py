@@ -20,7 +20,7 @@ multipliers instead, which grows as a power of the number of groups). Here:
 - Predictive parity is a quotient; `blind_rule` describes how it becomes a linear program of the same kind.
 - For each bound, the threshold is swept on the held-out scores: the best performance within the bound.
 
-The repaired network is an ordinary module (models.readings) and needs no group. For scores without a network, it is a rule of plain
+The repaired network is an ordinary module (models.features) and needs no group. For scores without a network, it is a rule of plain
 numbers: the logit of the given score takes the place of the network, and the named columns are the features.
 """
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from equipoise.methods.blind_rule import Problem
-    from equipoise.models import Reading, ReadOnce
+    from equipoise.models import FeatureCache, FeatureChoice
 
 BIAS_SCORE = "bias-score"
 MENON = """@inproceedings{menon2018cost,
@@ -72,9 +72,9 @@ class BiasScoreSettings:
     steps: int = 24  # bounds, from the original gap to zero
 
     def __post_init__(self) -> None:
-        from equipoise.models import DEPTHS
+        from equipoise.models import FeatureChoice
 
-        pick("depth", self.depth, DEPTHS)
+        pick("depth", self.depth, FeatureChoice.DEPTHS)
         if self.folds < 2 or self.steps < 1 or self.layers < 1:
             raise BadInput(f"bias-score needs at least 2 folds, 1 step and 1 layer; got {self.folds}, {self.steps} and {self.layers}")
 
@@ -128,7 +128,7 @@ class BiasScoreRule(FittedRule):
     def corrected(self, scores: Scores) -> FloatArray:
         """The corrected score of each row."""
         from equipoise.methods.blind_rule import finite_logit
-        from equipoise.models import STEEP
+        from equipoise.models import SCORE_SLOPE
 
         if scores.features is None:
             named = ", ".join(map(repr, self.columns))
@@ -140,7 +140,7 @@ class BiasScoreRule(FittedRule):
             posterior = softmax(x @ np.array(head.coefficients).T + np.array(head.intercepts), axis=1)
             share = 1.0 if head.label is None else chance if head.label == 1 else 1 - chance
             value = value - share * (posterior @ np.array(head.costs))
-        score: FloatArray = expit(STEEP * value)
+        score: FloatArray = expit(SCORE_SLOPE * value)
         return score
 
     def decide(self, scores: Scores) -> FloatArray:
@@ -166,26 +166,26 @@ def bias_score_cost(speed: Speed, settings: BiasScoreSettings) -> Work:
 def probes_seconds(model: nn.Module | None, cohort: Rows, settings: BiasScoreSettings, probes: int) -> float:
     """Seconds to fit this number of probes (one of the label, the others of the groups) on all rows; extrapolated from a few rows."""
     from equipoise.methods.blind_rule import probe_inputs
-    from equipoise.models import ReadOnce, probe_seconds, product_device
+    from equipoise.models import FeatureCache, probe_seconds
 
     images = model is not None and len(cast(Cohort, cohort).inputs.shape) > 2
     few = cohort.take(range(min(len(cohort), TIMED_ROWS[images])))
-    network = None if model is None else ReadOnce(model, cast(Cohort, few).inputs)
+    network = None if model is None else FeatureCache(model, cast(Cohort, few).inputs)
     x, _ = probe_inputs(few, read_by(network, settings), network)
     folds, rows, groups = settings.folds, len(cohort), len(cohort.attribute.levels)
-    device = None if network is None else product_device(network.model, network.inputs, rows * x.shape[1])
+    device = None if network is None else network.product_device(rows * x.shape[1])
     label_seconds = probe_seconds(x, few.y, 2, folds, rows, device)
     group_seconds = label_seconds if groups == 2 else probe_seconds(x, few.attribute.codes, groups, folds, rows, device)
     return label_seconds + (probes - 1) * group_seconds
 
 
-def read_by(network: ReadOnce | None, settings: BiasScoreSettings) -> Reading:
+def read_by(network: FeatureCache | None, settings: BiasScoreSettings) -> FeatureChoice:
     """The inputs of the probes: the network's inputs and layers, by the settings; for scores without a network, the named columns."""
-    from equipoise.models import Reading, reading_of
+    from equipoise.models import FeatureChoice
 
     if network is None:
-        return Reading((), inputs=True)
-    return reading_of(network.model, network.inputs, settings.depth, settings.layers)
+        return FeatureChoice((), inputs=True)
+    return FeatureChoice.of(network.model, network.inputs, settings.depth, settings.layers)
 
 
 @method(
@@ -210,18 +210,18 @@ def bias_score(
     settings: BiasScoreSettings,
     rng: Rng,
     train: Cohort | None,
-    network: ReadOnce | None = None,
+    network: FeatureCache | None = None,
 ) -> Fit:
     """The network with probes next to it, or for scores a rule. The probes of the groups may also be fitted to the training set.
 
     `network` holds the outputs of the network on the rows of the cohort, if they were computed before.
     """
     from equipoise.methods.blind_rule import fit_probes, parity_path, path  # late: registering the method does not need them
-    from equipoise.models import BiasScore, ReadOnce, bias_scores, folds_of, output_kind, predict
+    from equipoise.models import BiasScore, FeatureCache, folds_of, output_kind, predict
 
     label = Label.of(cohort, goal)
     if network is None and model is not None:
-        network = ReadOnce(model, cast(Cohort, cohort).inputs)
+        network = FeatureCache(model, cast(Cohort, cohort).inputs)
     original = predict(model, cohort, raw=None if network is None else network.raw()).score
     start = label.original(original)
     kept, start = label.keeping(decisions_at(original, start.threshold), start)
@@ -257,7 +257,7 @@ def bias_score(
     else:
         kept_model, kind = copy.deepcopy(network.model), output_kind(network.model, network.inputs)
         networks = [BiasScore(kept_model, reading, problem.heads, step.costs, kind).eval() for step in steps]
-        by_network = bias_scores(networks, network.shown(reading)) if networks else []
+        by_network = BiasScore.all_scores(networks, network.read(reading)) if networks else []
         decisions = np.stack([score >= cut for score, cut in zip([original, *by_network], cuts, strict=True)]).astype(np.float64)
     eligible = held_out.copy()
     eligible.loc[newly_constant(decisions, codes), ["gap", "performance"]] = WORST  # constant decisions are not chosen

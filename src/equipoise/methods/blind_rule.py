@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from torch import device as Device
     from torch import nn
 
-    from equipoise.models import Heads, Probe, Reading, ReadOnce
+    from equipoise.models import FeatureCache, FeatureChoice, Heads, Probe
 
 FAINT_FEATURE = 0.01  # features of images that vary by less than this share of the median standard deviation are treated as rounding noise
 FINEST_SCORE = 1e-6  # scores are clipped to this distance from 0 and 1, which have no finite logit
@@ -100,9 +100,7 @@ class Problem:
 
     def priced(self, posteriors: Posteriors, cost: FloatArray) -> FloatArray:
         """The score (n,) with these costs (rates, groups) of the groups' posteriors."""
-        from equipoise.models import value_of
-
-        return value_of(posteriors.chance, posteriors.groups, self.heads, cost)
+        return self.heads.scores(posteriors.chance, posteriors.groups, cost)
 
     def cells(self, decisions: FloatArray) -> Cells:
         """The cell table of decisions (n,) on these rows."""
@@ -113,12 +111,12 @@ class Problem:
         return gap_values(self.goal.measure, self.cells(decisions))
 
 
-def training_rows(model: nn.Module, train: Cohort, cohort: Cohort, reading: Reading) -> tuple[FloatArray, IntArray, IntArray]:
+def training_rows(model: nn.Module, train: Cohort, cohort: Cohort, reading: FeatureChoice) -> tuple[FloatArray, IntArray, IntArray]:
     """Features (n, d), groups and labels of the training rows whose group is one of the cohort's, for the groups' probes.
 
     Raises an error if a patient is in both sets, since held-out rows must be unseen.
     """
-    from equipoise.models import features
+    from equipoise.models import FeatureCache
 
     shape, repair_shape = tuple(train.inputs.shape[1:]), tuple(cohort.inputs.shape[1:])
     if shape != repair_shape:
@@ -133,10 +131,10 @@ def training_rows(model: nn.Module, train: Cohort, cohort: Cohort, reading: Read
     rows = train.take(np.flatnonzero(codes != MISSING))
     if not len(rows):
         raise BadInput(f"no row of the training set {train.name!r} is in the groups {', '.join(place)}; it has {', '.join(names)}")
-    return features(model, rows.inputs, reading)[1], codes[codes != MISSING], rows.y
+    return FeatureCache(model, rows.inputs).read(reading).arrays()[1], codes[codes != MISSING], rows.y
 
 
-def probe_inputs(rows: Rows, reading: Reading, network: ReadOnce | None) -> tuple[FloatArray, FloatArray]:
+def probe_inputs(rows: Rows, reading: FeatureChoice, network: FeatureCache | None) -> tuple[FloatArray, FloatArray]:
     """Inputs of the groups' probes (n, d) and of the label's probe (n, e), whose last column is the logit.
 
     `network` is the network of a cohort on these rows. For scores without a network, both are the named columns and the logit of the score.
@@ -150,18 +148,18 @@ def probe_inputs(rows: Rows, reading: Reading, network: ReadOnce | None) -> tupl
         columns = np.column_stack([rows.features.fitted().numbers(rows.features.frame), finite_logit(rows.score)])
         return columns, columns
     assert network is not None  # a cohort comes with a network
-    logit, x = network.shown(reading).arrays()
+    logit, x = network.read(reading).arrays()
     return x, np.column_stack([x, logit])
 
 
 def fit_probes(
-    cohort: Rows, goal: Goal, reading: Reading, folds: IntArray, network: ReadOnce | None = None, train: Cohort | None = None
+    cohort: Rows, goal: Goal, reading: FeatureChoice, folds: IntArray, network: FeatureCache | None = None, train: Cohort | None = None
 ) -> Problem:
     """The problem with cross-fitted probes of the label and of the groups; the groups' probes may use a training set too."""
-    from equipoise.models import Heads, fit_probe, product_device
+    from equipoise.models import Heads, fit_probe
 
     x, label_inputs = probe_inputs(cohort, reading, network)
-    device = None if network is None else product_device(network.model, network.inputs, x.size)
+    device = None if network is None else network.product_device(x.size)
     y, codes, groups = cohort.y, cohort.attribute.codes, len(cohort.attribute.levels)
     images = network is not None and len(network.inputs.shape) > 2
     finest = FAINT_FEATURE * float(np.median(x.std(0))) if images else 0.0
@@ -196,7 +194,7 @@ def _group_probe(
     If these are few, probes of all rows and probes that also use the training set are fitted as well (given x, the label adds little
     information about the group). Returns the one with the smallest held-out log loss on the rows with the label.
     """
-    from equipoise.models import fit_probe, log_loss
+    from equipoise.models import fit_probe
 
     subsets = [(rows, label)]  # rows to fit to, and the label of the training rows to add
     if rows.sum() <= FEW_WITH_LABEL and not (rows == (codes >= 0)).all():
@@ -209,7 +207,7 @@ def _group_probe(
             if taken.any():
                 more = features[taken], train_codes[taken]
                 probes.append(fit_probe(x, codes, groups, folds, here, more=more, finest=finest, device=device))
-    return min(probes, key=lambda probe: log_loss(probe.held_out[rows], codes[rows]))
+    return min(probes, key=lambda probe: probe.loss_on(rows, codes))
 
 
 def _line(performance: str, chance: FloatArray, cohort: Rows) -> tuple[float, float]:

@@ -61,7 +61,7 @@ from equipoise.specification import is_real
 if TYPE_CHECKING:
     from torch import nn
 
-    from equipoise.models import ChosenOutputs, ReadOnce
+    from equipoise.models import ChosenOutputs, FeatureCache
 
 
 NO_NETWORK = {  # advice by the type of an argument that is not a network
@@ -357,12 +357,12 @@ def run_fit(run: MethodRun) -> Candidate:
     ((name, goal),) = run.in_sample.items()
     network = None
     if model is not None:
-        from equipoise.models import ReadOnce, check
+        from equipoise.models import FeatureCache, check_repairable
 
         cohort = cast(Cohort, whole)
         if method.kind == Kind.PROBES:
-            check(model, cohort, changed=False)
-        network = ReadOnce(model, cohort.inputs)
+            check_repairable(model, cohort, changed=False)
+        network = FeatureCache(model, cohort.inputs)
     scores = predict(model, whole, raw=None if network is None else network.raw())
     parts = 1 if run.selection == "paper" else cross_fitting_parts(method, len(whole))
     fold = assign_folds(whole, parts, generator(run.seed, "cross-fitted selection")) if parts > 1 else np.zeros(len(whole), np.int64)
@@ -419,7 +419,7 @@ def run_fit(run: MethodRun) -> Candidate:
 
 
 def step_decisions(
-    steps: Sequence[FitStep], model: "nn.Module | None", rows: Rows, network: "ReadOnce | None" = None, scores: Scores | None = None
+    steps: Sequence[FitStep], model: "nn.Module | None", rows: Rows, network: "FeatureCache | None" = None, scores: Scores | None = None
 ) -> FloatArray:
     """The decisions of every step of a fit on these rows (steps, n), by the network and rule that it would deliver.
 
@@ -429,12 +429,12 @@ def step_decisions(
     scores = predict(model, rows) if scores is None else scores
     if all(step.model is None for step in steps):
         return np.stack([step.rule.decide(scores) for step in steps])
-    from equipoise.models import BiasScore, ReadOnce, bias_scores
+    from equipoise.models import BiasScore, FeatureCache
 
     by_network, cohort = {id(None): scores}, cast(Cohort, rows)
     if probes := [step.model for step in steps if isinstance(step.model, BiasScore)]:
         first = probes[0]
-        read = network if network is not None and network.of(first.network) else ReadOnce(first.network, cohort.inputs)
-        for probe, own in zip(probes, bias_scores(probes, read.shown(first.reading)), strict=True):
+        read = network if network is not None and network.of(first.network) else FeatureCache(first.network, cohort.inputs)
+        for probe, own in zip(probes, BiasScore.all_scores(probes, read.read(first.reading)), strict=True):
             by_network[id(probe)] = Scores.of(cohort, own)
     return np.stack([step.rule.decide(by_network.get(id(step.model)) or predict(step.model, rows)) for step in steps])

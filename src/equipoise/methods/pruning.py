@@ -48,10 +48,10 @@ class PruningSettings:
     reselect: bool = False  # a pruned unit may be chosen again, as in the published code
 
     def __post_init__(self) -> None:
-        from equipoise.models import CRITERIA, GRANULARITIES
+        from equipoise.models import Repairable
 
-        pick("granularity", self.granularity, GRANULARITIES)
-        pick("criterion", self.criterion, CRITERIA)
+        pick("granularity", self.granularity, Repairable.granularities)
+        pick("criterion", self.criterion, Repairable.criteria)
         pick("cut", self.cut, ("pre-activation", "outgoing"))
         problems = []
         if self.units is not None and self.steps is not None:

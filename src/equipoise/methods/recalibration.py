@@ -2,7 +2,7 @@
 
 A repair moves scores until the groups' decisions agree, and scores are no longer calibrated risks. An increasing map of the score that is
 fitted on the repair set restores calibration (see measures.calibration): ranks do not change, and neither do decisions by thresholds that
-are mapped too. The map is folded into the last layer of the network if possible (models.readings).
+are mapped too. The map is folded into the last layer of the network if possible (models.features).
 
 The target of the map is not the label but each patient's risk by the original network, itself recalibrated on the labels. A network that
 was repaired on these rows is partly fitted to their labels, so a map to the labels would make it overconfident: on COMPAS, with 1,233 rows,

@@ -143,6 +143,19 @@ class Predictor:
         features = cohort.source.features(self.columns).drop(columns=groups, errors="ignore")
         return scores.with_features(features) if features.shape[1] else scores
 
+    def to_file(self) -> tuple[str, bytes, list[str]]:
+        """An estimator as name and content of a file, by skops or as a pickle, and the types in it that its reader has to trust."""
+        try:
+            import skops.io
+
+            content = skops.io.dumps(self.model)
+            return f"predictor{SKOPS}", content, [n for n in skops.io.get_untrusted_types(data=content) if n not in TRUSTED_TYPES]
+        except Exception:  # not installed, or a type that it cannot write
+            import joblib
+
+            joblib.dump(self.model, stream := BytesIO())
+            return "predictor.joblib", stream.getvalue(), []
+
     def _inputs(self, rows: Any) -> tuple[Any, str]:
         """The rows as the classifier takes them, the columns it was fitted on in their order, and these columns or their shape in words."""
         shown = ""

@@ -136,14 +136,13 @@ def requested_device() -> torch.device | None:
 
 
 @contextmanager
-def computing_on(device: str | None) -> Iterator[None]:
-    """Sets EQUIPOISE_DEVICE during the block; None changes nothing."""
+def computing_on(device: str | None) -> Iterator[torch.device | None]:
+    """The device in EQUIPOISE_DEVICE, if any; with a `device`, which is named there during the block, that one."""
     before = os.environ.get(DEVICE)
     try:
         if device is not None:
             os.environ[DEVICE] = device
-            requested_device()  # an error if there is no such device
-        yield
+        yield requested_device()  # an error if there is no such device
     finally:
         if before is not None:
             os.environ[DEVICE] = before
@@ -161,9 +160,8 @@ def compute_device(model: nn.Module, inputs: Tensor | Images) -> torch.device:
     return current
 
 
-def product_device(model: nn.Module, inputs: Tensor | Images, numbers: int) -> torch.device | None:
-    """The network's GPU for products with a matrix of this size in double precision; None if numpy is the better choice."""
-    device = compute_device(model, inputs)
+def product_device(device: torch.device, numbers: int) -> torch.device | None:
+    """The device if it is a GPU for products with a matrix of this size in double precision; None if numpy is the better choice."""
     if device.type != "cuda" or numbers < LARGE_MATRIX or MATRIX_ROOM * 8 * numbers > torch.cuda.mem_get_info(device)[0]:
         return None
     return device

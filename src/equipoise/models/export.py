@@ -2,7 +2,7 @@
 
 Keys and shapes are those of the original, with one exception: switching off single units of a convolution adds a mask to its weights,
 `<layer>.unit_mask`. `MASKED_LOADING` are the five lines that load such weights with only torch; in ONNX the mask is a constant. A module
-that a repair wraps around a network (BiasScore, or Recalibrated if no layer can absorb the map) has a file of its own, `HEADS`: the
+that a repair wraps around a network (BiasScore, or Recalibrated if no layer can absorb the map) has a file of its own, `HEADS_FILE`: the
 structure as JSON in its metadata, the numbers as tensors. `load_heads` wraps it around the network again; ONNX files include it.
 """
 
@@ -12,7 +12,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -24,17 +24,18 @@ from torch import Tensor, nn
 
 from equipoise.errors import BadInput, EquipoiseError, first_line, raise_all
 from equipoise.models import programs
+from equipoise.models.features import BiasScore, Recalibrated
 from equipoise.models.loading import Code, fit_weights, network_with
 from equipoise.models.mlp import MLP
 from equipoise.models.programs import ORIGINAL_ONNX, PROGRAM, OnnxNetwork, onnx_file_and_output, onnx_in, quiet, weights_of
-from equipoise.models.readings import BiasScore, Recalibrated
-from equipoise.models.score import WRAPPED, as_matrix, evaluating
+from equipoise.models.score import WRAPPED, OneClass, OneOutput, as_matrix, evaluating, output_named
 from equipoise.models.units import MASK
-from equipoise.models.weights import Checkpoint, bare, file_content, misfits, prefix_of, safetensors_in
+from equipoise.models.vision import HuggingFaceNetwork
+from equipoise.models.weights import Checkpoint, bare, file_content, misfits, prefix_of, read_checkpoint, safetensors_in
 
 ONNX_TOLERANCE = 1e-5  # relative to the largest output, or to 1 if that is larger
 REPAIRED_WEIGHTS, REPAIRED_PROGRAM = "repaired.safetensors", f"repaired{PROGRAM}"
-HEADS = "heads.safetensors"  # next to the weights of a network with heads
+HEADS_FILE = "heads.safetensors"  # next to the weights of a network with heads
 Around = BiasScore | Recalibrated  # modules that a repair may wrap around a network
 HEAD_KINDS: dict[str, type[BiasScore] | type[Recalibrated]] = {kind.kind: kind for kind in (BiasScore, Recalibrated)}
 INSIDE = "network."  # prefix of the keys of the network inside the heads
@@ -94,6 +95,23 @@ def state_like(original: Mapping[str, Tensor], model: nn.Module) -> dict[str, Te
     return {key: weights[name] for key, name in names.items()} | masks
 
 
+def original_weights(network: Any, weights: str | Path | None) -> tuple[Checkpoint | None, str]:
+    """The original weights of a network as in their file, for `save_weights`; None with the reason if its keys cannot be kept.
+
+    Without a file of `weights`, they are those of the network inside its adapters.
+    """
+    if weights is None:
+        while isinstance(network, (OneOutput, HuggingFaceNetwork)):
+            network = network.inner
+        return Checkpoint(weights_of(network)), ""
+    checkpoint = read_checkpoint(weights)
+    try:
+        state_like(checkpoint.state, network)
+    except BadInput as error:
+        return None, error.problems[0]
+    return checkpoint, ""
+
+
 def _unwrapped(original: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
     """The network's weights without heads, and without the prefix of an adapter such as OneOutput."""
     heads = heads_of(model, original)
@@ -142,11 +160,11 @@ def save_weights(model: nn.Module, folder: Path, checkpoint: Checkpoint | None =
         write("repaired.pt", partial(torch.save, whole))
     if heads is not None:
         metadata = {"format": "pt", "heads": json.dumps(heads.to_dict())}
-        write(HEADS, lambda path: save_file(_head_weights(heads), path, metadata))
+        write(HEADS_FILE, lambda path: save_file(_head_weights(heads), path, metadata))
     return {
         "files": written,
         "program": None if program is None else REPAIRED_PROGRAM,
-        "heads": None if heads is None else HEADS,
+        "heads": None if heads is None else HEADS_FILE,
         "structure": None if heads is None else heads.to_dict(),
         "reading": "" if heads is None else str(heads.reading),
         "recalibrated": heads is not None and heads.kind == Recalibrated.kind,
@@ -158,16 +176,37 @@ def save_weights(model: nn.Module, folder: Path, checkpoint: Checkpoint | None =
 
 
 def saved_network(
+    contents: Mapping[str, bytes],
+    source: Callable[[str], str],
+    load: str | None,
+    code: Code | None,
+    given: nn.Module | None,
+    *,
+    output_name: str | None = None,
+    one_class: tuple[Sequence[int], int, str] | None = None,
+    heads: bool = False,
+) -> nn.Module:
+    """The network in files that `save_weights` wrote, in eval mode.
+
+    `contents` are the files by name, and `source` names one of them in errors. The network is built by `load` and its `code`, or is that of
+    `train` for tables (load=None), or a copy of the `given` one. With `output_name` it has only this output, with `one_class` (the columns
+    of the classes, the position of one of them, the kind of output) the margin of a class, and with `heads` those of the repair.
+    """
+    network = _network_inside(contents, source, load, code, given)
+    if output_name is not None:
+        network = OneOutput(network, output_named(output_name)).eval()
+    if one_class is not None:
+        network = OneClass(network, *one_class).eval()
+    return load_heads(network, source(HEADS_FILE), contents[HEADS_FILE]) if heads else network
+
+
+def _network_inside(
     contents: Mapping[str, bytes], source: Callable[[str], str], load: str | None, code: Code | None, given: nn.Module | None
 ) -> nn.Module:
-    """The network in files that `save_weights` wrote, by their names, in eval mode and without heads; `source` names a file in errors.
-
-    It is built by `load` and its code, or is that of `train` for tables (load=None), or a copy of the given one.
-    """
     if ORIGINAL_ONNX in contents:
         graph = onnx_file_and_output(load or "")
         return OnnxNetwork(contents[ORIGINAL_ONNX], source(ORIGINAL_ONNX), graph[1] if graph else None)
-    if code is not None and code.named.endswith(PROGRAM):
+    if code is not None and code.is_program:
         return network_with(code.named, code, None, str(code.path))
     place = source(REPAIRED_WEIGHTS)
     state = safetensors_in(contents[REPAIRED_WEIGHTS], place)

@@ -42,7 +42,7 @@ class Code:
 
     def __str__(self) -> str:
         where = "part of Python itself" if self.path is None else str(self.path)
-        if self.named.endswith(PROGRAM):
+        if self.is_program:
             return f"the exported program {where}"
         name = self.named.rpartition(":")[2]
         return f"{name!r} in {where}" if self.in_file else f"{name!r} in the module {self.place}, {where}"
@@ -51,6 +51,11 @@ class Code:
     def place(self) -> str:
         """The file or module, without the name of the factory."""
         return self.named.rpartition(":")[0]
+
+    @property
+    def is_program(self) -> bool:
+        """Whether it is an exported program, not Python code."""
+        return self.named.endswith(PROGRAM)
 
     @property
     def in_file(self) -> bool:

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from equipoise.data import child_seed
 from equipoise.models.devices import Recorder, device_of, to_device
 
 MOMENTUM, EPS = 0.1, 1e-5  # of batch norm, the defaults of torch.nn
@@ -61,6 +62,13 @@ class MLP(nn.Module):
             x = norm(self.dropout(torch.relu(linear(x))))
         logit: Tensor = self.out(x)[:, 0]
         return logit
+
+
+def initial_mlp(inputs: int, seed: int) -> MLP:
+    """A new MLP whose weights depend only on the seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(child_seed(seed, "weights"))
+        return MLP(inputs)
 
 
 @dataclass(frozen=True, eq=False)

@@ -62,6 +62,10 @@ class Probe:
         """The probabilities (n, classes) of the final model."""
         return probabilities(self.weight, self.bias, x)
 
+    def loss_on(self, rows: BoolArray, target: IntArray) -> float:
+        """The mean log loss of the held-out probabilities of some rows (n,), with a target (n,)."""
+        return log_loss(self.held_out[rows], target[rows])
+
 
 def fit_probe(
     x: FloatArray,

@@ -37,7 +37,7 @@ class _Joined:
 _joined = _Joined()
 
 
-def launched() -> int:
+def process_count() -> int:
     """The number of processes that torchrun has started for this job; 1 without torchrun."""
     return int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
 
@@ -51,7 +51,7 @@ def join_processes() -> int:
     >>> join_processes()
     0
     """
-    if launched() == 1 or size() > 1:
+    if process_count() == 1 or size() > 1:
         return rank()
     import torch
     from torch import distributed as dist
@@ -75,7 +75,7 @@ def join_processes() -> int:
             dist.init_process_group("cpu:gloo,cuda:nccl" if gpu else "gloo", store=store, rank=own, world_size=count)
     except (RuntimeError, ValueError) as error:
         raise BadInput(
-            f"the {launched()} processes of this job could not be connected ({error}). Start them with torchrun, or start one process "
+            f"the {process_count()} processes of this job could not be connected ({error}). Start them with torchrun, or start one process "
             "without it."
         ) from error
     _joined.rank, _joined.size = dist.get_rank(), dist.get_world_size()

@@ -18,7 +18,7 @@ from equipoise.models import mlp, ranks, score
 from equipoise.models.devices import Feed, Recorder, compute_device, device_of, in_layout, mixed_precision, to_device, within_memory
 from equipoise.models.mlp import MLP, FlatMLP, Optimiser, copied
 from equipoise.models.score import ChosenOutputs, as_matrix, feed_outputs, output_kind, outputs, sigmoid, single_output
-from equipoise.models.units import Layer, combine_sums, find_units, gap_gradients, row_parts, sum_count, switch_off
+from equipoise.models.units import CRITERIA, GRANULARITIES, Layer, combine_sums, find_units, gap_gradients, row_parts, sum_count, switch_off
 
 VALUES_WITH_GRAPH = {"cpu": 2**21, "cuda": 2**24}  # input values per pass with a graph, which stores activations
 DISTINCT = 50  # distinct scores in bfloat16, below which rounding would determine thresholds and gaps: full precision is used instead
@@ -28,6 +28,9 @@ Backward = Callable[..., None]  # sets gradients from raw outputs of rows and fu
 
 class Repairable:
     """A copy of a network with one output per row and label, and the rows that it is repaired on."""
+
+    optimisers = mlp.OPTIMISERS  # by the name that `optimiser` takes
+    granularities, criteria = GRANULARITIES, CRITERIA  # of `units` and of `influence`
 
     def __init__(self, model: nn.Module, inputs: Tensor | Images) -> None:
         several, self.inputs = isinstance(model, ChosenOutputs), inputs
@@ -444,13 +447,13 @@ class RepairableMLP(Repairable):
 
 def under_repair(model: nn.Module, cohort: Cohort) -> Repairable:
     """A copy of the network, ready for repair; one error with all of its problems."""
-    check(model, cohort)
+    check_repairable(model, cohort)
     if type(model) is MLP and all(p.requires_grad for p in model.parameters()):
         return RepairableMLP(model, cohort.inputs[:])
     return Repairable(model, cohort.inputs)
 
 
-def check(model: nn.Module, cohort: Cohort, changed: bool = True) -> None:
+def check_repairable(model: nn.Module, cohort: Cohort, changed: bool = True) -> None:
     """Raises one error with everything that prevents repairing this network on this cohort; `changed`: whether its weights will change."""
     problems = []
     dtypes = {p.dtype for p in model.parameters() if p.is_floating_point()} - {torch.float32, torch.float64}

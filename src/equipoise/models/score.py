@@ -22,7 +22,7 @@ from scipy.special import expit
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from equipoise.data import UNKNOWN, Cohort, Images, LabelKind, Scores
+from equipoise.data import UNKNOWN, Cohort, FloatArray, Images, IntArray, LabelKind, Scores
 from equipoise.errors import BadInput, UnknownName, did_you_mean, first_line, pick, raise_all
 from equipoise.models.devices import Feed, compute_device, device_of, mixed_precision, on_device
 
@@ -307,6 +307,19 @@ def network_scores(model: nn.Module, cohort: Cohort, output: str = "auto", raw: 
     return replace(scores, logit=raw.detach().cpu().double().numpy()) if kind == "logit" else scores
 
 
+def scores_and_class(network: nn.Module, inputs: Tensor | Images, output: str) -> tuple[FloatArray, IntArray | None]:
+    """The score of each row by a network with one output, and of a class the position of the class that argmax decides for."""
+    winner = None
+    if isinstance(network, OneClass):
+        logits = outputs(network.inner, inputs, taken=as_matrix)
+        winner, raw = logits[:, network.columns].argmax(1).numpy(), network.taken(logits)
+    else:
+        raw = outputs(network, inputs)
+    if invalid := int((~torch.isfinite(raw)).sum()):
+        raise BadInput(f"the network returned NaN or infinity for {invalid:,} of {len(raw):,} rows. Check for missing or unscaled inputs.")
+    return as_scores(raw, output).numpy(), winner
+
+
 def set_output(model: nn.Module, asked: str) -> None:
     """Marks the network's output as a logit or a probability, so that every method reads it the same way; `auto` changes nothing."""
     if asked == "auto":
@@ -316,12 +329,20 @@ def set_output(model: nn.Module, asked: str) -> None:
     model.output = asked  # type: ignore[assignment]
 
 
-def resolve_output(model: nn.Module, inputs: Tensor | Images, asked: str = "auto") -> str:
-    """The type of the network's output, logit or probability: auto-detected, or as requested, and then marked on the network."""
-    detected = output_kind(model, inputs)
+def resolve_output(model: nn.Module, rows: Cohort, asked: str = "auto") -> str:
+    """The type of a network's output, logit or probability: auto-detected, or as requested, and then marked on the network.
+
+    The network is run on two of the rows, so that a wrong shape of its output is reported before any work; with several labels, whose
+    outputs are chosen later, `asked` is returned.
+    """
+    if rows.several:
+        set_output(model, asked)
+        return asked
+    network_scores(model, rows.take(range(min(2, len(rows)))))
+    detected = output_kind(model, rows.inputs)
     if asked not in ("auto", detected):
         set_output(model, asked)
-        return output_kind(model, inputs, asked)
+        return output_kind(model, rows.inputs, asked)
     return detected
 
 

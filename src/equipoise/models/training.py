@@ -1,13 +1,13 @@
 """Training as in the paper: binary cross-entropy and early stopping on validation loss.
 
-For tables: Adam, ReduceLROnPlateau, mini-batches of 64. For chest X-rays (`IMAGES`): AdamW, StepLR, mini-batches of 32, at most 20 epochs,
+For tables: Adam, ReduceLROnPlateau, mini-batches of 64. For chest X-rays: AdamW, StepLR, mini-batches of 32, at most 20 epochs,
 augmentation. Departures from the published code: the best weights are restored from a copy (the published code keeps a reference, so it
 restores the last ones), and the validation loss is evaluated after every epoch (published: every tenth, with a patience of eleven
 evaluations). `Training(restore="last", patience=110)` trains as published. The default network trains as a `FlatMLP`.
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -21,12 +21,11 @@ from equipoise.data import Cohort, check_apart, check_cohort, child_seed, genera
 from equipoise.errors import BadInput, raise_all
 from equipoise.models import ranks
 from equipoise.models.devices import Captured, Feed, compute_device, in_layout, mixed_precision, requested_device, within_memory
-from equipoise.models.mlp import MLP, OPTIMISERS, FlatAdam, FlatMLP, copied
+from equipoise.models.mlp import OPTIMISERS, FlatAdam, FlatMLP, copied, initial_mlp
 from equipoise.models.score import as_scores, feed_outputs, modules_of, output_kind, outputs, single_output
 from equipoise.specification import Specification, one_of
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-Progress = Callable[[int, float], None]  # epoch, validation loss
 
 
 class Training(Specification):
@@ -44,8 +43,12 @@ class Training(Specification):
     # The weights with the lowest validation loss; or last: those of the last epoch.
     restore: Annotated[str, one_of("weights to restore after training", ("best", "last"))] = "best"
 
-
-IMAGES = Training(epochs=20, batch=32, learning_rate=1e-4, patience=5, optimiser="adamw", schedule="step", augment=True)
+    @classmethod
+    def as_in_paper(cls, shape: Sequence[int]) -> "Training":
+        """The paper's settings for inputs of a shape (rows, ...): those of its chest X-rays for images, those of its tables otherwise."""
+        if len(shape) != 4:
+            return cls()
+        return cls(epochs=20, batch=32, learning_rate=1e-4, patience=5, optimiser="adamw", schedule="step", augment=True)
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,7 @@ def train(
     seed: int = 0,
     model: nn.Module | None = None,
     settings: Training | None = None,
-    progress: Progress | None = None,
+    progress: Callable[[int, float], None] | None = None,
 ) -> nn.Module:
     """The trained network, in eval mode: the paper's MLP, or a copy of the given module. The same seed gives the same weights.
 
@@ -112,7 +115,7 @@ def train(
             f"with your own code; a single label: train(parts.train.labelled({train.labels[0]!r}), ...)"
         )
     if settings is None:
-        settings = IMAGES if len(train.inputs.shape) == 4 else Training()
+        settings = Training.as_in_paper(train.inputs.shape)
     if model is None and len(train.inputs.shape) != 2:
         raise BadInput(
             f"the default network takes tables; {train.name!r} holds inputs of shape {tuple(train.inputs.shape[1:])}. "
@@ -141,13 +144,6 @@ def train(
     network = run.trained()
     network.__dict__["threshold"] = best_cut(as_scores(outputs(network, valid.inputs), run.kind).numpy(), valid.y)
     return network
-
-
-def initial_mlp(inputs: int, seed: int) -> MLP:
-    """A new MLP whose weights depend only on the seed."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(child_seed(seed, "weights"))
-        return MLP(inputs)
 
 
 class _MLPRun:

@@ -27,6 +27,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from equipoise.data import FloatArray
 from equipoise.errors import BadInput
 from equipoise.models.devices import device_of, mixed_precision
 from equipoise.models.score import evaluating, modules_of, recorded_outputs
@@ -161,6 +162,12 @@ def switch_off(model: nn.Module, layers: Sequence[Layer], units: Tensor) -> None
             module.register_buffer("unit_mask", kept)
         else:
             module.get_buffer("unit_mask").mul_(kept)
+
+
+def unit_maps(model: nn.Module) -> dict[str, FloatArray]:
+    """By layer: for each convolution of images with units switched off, the share of channels that is still on at each position."""
+    masked = modules_of(model, MaskedConv2d)
+    return {name: module.unit_mask.double().mean(0).cpu().numpy() for name, module in masked.items()}
 
 
 @contextmanager
@@ -305,13 +312,3 @@ def row_parts(criterion: str, a: Tensor, wg: Tensor, weight: Tensor, f: Tensor) 
         unweighted = fall / torch.where(weight == 0, 1, weight)  # zero where the weight is zero
         fall = fall * (1 - 0.5 * (1 - 2 * f) * unweighted / (f * (1 - f)).clamp(min=TINY_VARIANCE))
     return fall[None]
-
-
-def proxy(f: Tensor, w: Tensor) -> Tensor:
-    """The differentiable gap sum_i w_i f_i over the last axis; for a mini-batch of M rows out of N multiply by N / M.
-
-    >>> import torch
-    >>> proxy(torch.tensor([0.5, 1.0]), torch.tensor([1.0, -1.0]))
-    tensor(-0.5000)
-    """
-    return (w.to(f.dtype) * f).sum(-1)

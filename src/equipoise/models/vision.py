@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from equipoise.data import NORMS, ImageFolder, Norm, child_seed
 from equipoise.errors import BadInput, MissingExtra, first_line, pick, raise_all
-from equipoise.models.score import declared_output, own_output
+from equipoise.models.score import own_output
 from equipoise.models.weights import load_weights
 
 VISION_OPERATORS = ("nms", "qnms")  # of torchvision, looked up when it is imported
@@ -204,35 +204,6 @@ def _load_body(network: nn.Module, state: dict[str, Tensor], last: str, source: 
             f"{source} does not fit this backbone: {len(missing)} weights are missing, {len(misfits)} differ in shape ({shown} ...)"
         )
     network.load_state_dict({k: state[k] for k in expected if k in state}, strict=False)
-
-
-class Calibrated(nn.Module):
-    """A network's probability mapped so that its operating threshold becomes 0.5, linearly below and above it.
-
-    Ranks are unchanged; a decision at 0.5 is a decision at the original threshold. For a multi-label network:
-    `Calibrated(OneOutput(net, "Mass"), 0.02)`.
-
-    >>> Calibrated(nn.Identity(), 0.2, output="probability")(torch.tensor([0.0, 0.1, 0.2, 0.6, 1.0])).tolist()
-    [0.0, 0.25, 0.5, 0.75, 1.0]
-    """
-
-    operating_point: Tensor
-
-    def __init__(self, inner: nn.Module, threshold: float, *, output: str = "auto") -> None:
-        super().__init__()
-        kind = declared_output(inner) if output == "auto" else output
-        problems = [] if 0 < threshold < 1 else [f"an operating threshold lies between 0 and 1; got {threshold}"]
-        if kind not in ("logit", "probability"):
-            problems.append(f'the kind of the network\'s output is unknown; give output="logit" or output="probability" (got {kind!r})')
-        raise_all(problems)
-        self.inner, self.logit, self.output = inner, kind == "logit", "probability"
-        self.register_buffer("operating_point", torch.tensor(float(threshold)))
-
-    def forward(self, x: Tensor) -> Tensor:
-        raw: Tensor = self.inner(x)
-        raw = raw.to(torch.promote_types(raw.dtype, torch.float32))  # half precision is too coarse for a threshold of 0.001
-        p, t = raw.sigmoid() if self.logit else raw, self.operating_point
-        return torch.where(p < t, p / (2 * t), 1 - (1 - p) / (2 * (1 - t)))
 
 
 class Repeated(nn.Module):

@@ -382,7 +382,7 @@ def underdiagnosis_parts(audit: LabelAudit, called: Called = str) -> tuple[Text,
 
 def encoding_parts(layers: pd.DataFrame, level: float = 0.95) -> list[Part]:
     """How well each attribute can be predicted from each layer, which does not show whether the network uses it."""
-    from equipoise.models import AUROC_LABELS, READ_IS_NOT_USED  # imports torch
+    from equipoise.models import AUROC_LABELS  # imports torch
 
     parts: list[Part] = []
     for name, own in layers.groupby("attribute", sort=False):
@@ -397,4 +397,4 @@ def encoding_parts(layers: pd.DataFrame, level: float = 0.95) -> list[Part]:
         parts.append(table(words, ["layer", "depth", "width", Column("among", style="text"), "AUROC"], rows))
         parts.append(Items([(Span(name), f": {note}.") for note in dict.fromkeys(own["note"]) if note]))
     chance = "0.5 or less is chance (bold: the interval is above it). Among rows of one label, differences in prevalence have no effect."
-    return [*parts, Items([f"{chance} {READ_IS_NOT_USED}"])]
+    return [*parts, Items([f"{chance} {wording.READ_IS_NOT_USED}"])]

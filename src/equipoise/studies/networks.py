@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from equipoise.data import child_seed
 from equipoise.disk import sha256
 from equipoise.errors import BadInput
-from equipoise.models import Backbone, build, initial_mlp
+from equipoise.models import Backbone, initial_mlp, load_model
 
 MLP = "mlp"
 PUBLISHED_WEIGHTS = "imagenet"  # in place of a file: the published weights of the backbone
@@ -54,7 +54,7 @@ class Network:
         with torch.random.fork_rng():
             torch.manual_seed(child_seed(seed, "weights"))
             if self.model not in backbones():
-                return build(self.model)
+                return load_model(self.model)
             start = self.pretrained if pretrained else ""
             weights = None if start == PUBLISHED_WEIGHTS else start or None
             model = backbones()[self.model].network(channels=shape[1], weights=weights, pretrained=start == PUBLISHED_WEIGHTS)

@@ -30,7 +30,7 @@ import torch
 from equipoise.data import Images
 from equipoise.disk import uninterrupted
 from equipoise.errors import BadInput, EquipoiseError, MissingExtra, first_line, pick
-from equipoise.models import computing_on, requested_device
+from equipoise.models import computing_on
 from equipoise.studies.networks import MLP
 from equipoise.studies.plan import Plan, StudyTask, Task, TaskResult, task_cost, tasks_of
 from equipoise.studies.results import StudyFolder, finished, locked_folder
@@ -113,8 +113,8 @@ def run_study(
 def _workers_on_gpu(plan: Plan, device: str | None) -> int | None:
     """The number of workers that fit into the memory of the GPU; None if networks are not computed on one."""
     tables = all(plan.network(data.name).model == MLP for data in plan.data)
-    with computing_on(device):
-        requested = requested_device()
+    with computing_on(device) as requested:
+        pass
     if not torch.cuda.is_available() or (requested is None and tables) or (requested is not None and requested.type != "cuda"):
         return None
     memory = torch.cuda.get_device_properties(requested or 0).total_memory

@@ -6,6 +6,7 @@ hospital would have them: images, a table, and the code and weights of the netwo
 """
 
 import inspect
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,7 @@ from torch import nn
 from equipoise.data import Attribute, Cohort, Tensors, child_seed, generator
 from equipoise.disk import write_text
 from equipoise.errors import raise_all
-from equipoise.models import Progress, Training, predict, train
+from equipoise.models import Training, predict, train
 from equipoise.studies import small_cnn
 from equipoise.studies.sets.phantom import MEAN, STD, phantom
 
@@ -79,7 +80,7 @@ def simulate_xrays(centre: Centre, rows: int, name: str, seed: int) -> Cohort:
     return Cohort(Tensors(inputs[torch.from_numpy(order)]), y, (Attribute(GROUP, (REFERENCE, "F"), women),), patient_ids, name=name)
 
 
-def train_at_centre_1(rows: int, *, epochs: int = 6, seed: int = 0, progress: Progress | None = None) -> nn.Module:
+def train_at_centre_1(rows: int, *, epochs: int = 6, seed: int = 0, progress: Callable[[int, float], None] | None = None) -> nn.Module:
     """The network of centre 1, trained on `rows` X-rays, with a quarter as many for validation."""
     check_demo(rows, epochs, seed)
     with torch.random.fork_rng(devices=[]):

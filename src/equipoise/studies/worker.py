@@ -38,7 +38,7 @@ from equipoise.measures import (
     upper_bound,
 )
 from equipoise.methods import METHODS, LabelCandidate, make_settings, run_method
-from equipoise.models import IMAGES, Training, compute_device, computing_on, predict, train
+from equipoise.models import Training, compute_device, computing_on, predict, train
 from equipoise.studies import networks
 from equipoise.studies.plan import PRIVILEGED, PROTOCOLS, Plan, StudyTask, TaskResult
 from equipoise.studies.results import SET_SIZES, TRACE, pooled_columns, rows_to_bytes
@@ -179,7 +179,7 @@ def _train(work: StudyTask, parts: Parts) -> bytes:
     plan, task, shape = work.plan, work.task, parts.train.inputs.shape
     network = plan.network(task.data)
     network.check(shape)
-    settings = (IMAGES if len(shape) == 4 else Training()).changed(**plan.recipe(task.data, task.recipe))
+    settings = Training.as_in_paper(shape).changed(**plan.recipe(task.data, task.recipe))
     start = time.perf_counter()
     untrained = None if network.model == networks.MLP else network.build(shape, task.seed)
     model = train(parts.train, parts.valid, seed=task.seed, model=untrained, settings=settings)

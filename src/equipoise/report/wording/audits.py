@@ -29,6 +29,7 @@ LITTLE_FLAGGED = (
     0.02  # sensitivity, or specificity, at which (almost) no or (almost) every patient is flagged, so that groups cannot differ much
 )
 DETECTABLE = "whose own interval would exclude zero in 80% of samples of this size, before adjustment"  # the smallest difference ...
+READ_IS_NOT_USED = "What a layer holds is not necessarily used: the gaps describe the decisions, this table describes the layers."
 BY_ROW = "no patient column was named, so rows are treated as independent (--patient)"
 MARK_AND_INTERVAL = (
     "The mark comes from the adjusted p-value, the interval from simultaneous limits: at the margin they can disagree, and a clear "

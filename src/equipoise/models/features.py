@@ -1,7 +1,7 @@
 """Features of a network: the inputs of linear and convolutional layers (after activation and norm; the mean over positions of a
 convolution or over tokens), and the inputs of the network: the columns of a table, or for images a small picture and its edges.
 
-Hooks read them while the network runs, so that any module can be probed, exporters can trace it, and no hook remains. `ReadOnce` caches
+Hooks read them while the network runs, so that any module can be probed, exporters can trace it, and no hook remains. `FeatureCache` caches
 them for cross-fitting, which needs them for different subsets of the same rows.
 
 Modules that a repair wraps around a network read them too. A bias score is the probability of the label minus a cost for the posteriors of
@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from sys import maxsize
 from threading import get_ident
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import pandas as pd
@@ -34,61 +34,62 @@ from equipoise.data import BoolArray, Cohort, FloatArray, Images, IntArray, Tens
 from equipoise.errors import BadInput, pick, raise_all
 from equipoise.measures import BLOCK, INSUFFICIENT, Ranking, interval, multiplicities, units_of
 from equipoise.models import score
-from equipoise.models.devices import Feed, compute_device, device_of, on_device
+from equipoise.models.devices import Feed, compute_device, device_of, on_device, product_device
 from equipoise.models.probes import Probe, fit_probe, folds_of
 from equipoise.models.score import OneOutput, as_matrix, evaluating, logit_of, output_kind, outputs, single_output
 from equipoise.models.units import MASKED
 
 READ_LAYERS: tuple[type[nn.Module], ...] = (nn.Linear, *MASKED)
 WIDEST = 2048  # largest input of a layer that is read; excludes the 25,088 of VGG's first linear layer
-DEPTHS = ("auto", "inputs", "last", "inputs and last", "hidden", "all")
 PIXELS = 16  # approximate side of the small picture
 EDGE_PLACES = 8  # approximate side of the grid of edge strengths
 ROOT_2 = 2.0**0.5
 
 
 @dataclass(frozen=True)
-class Reading:
+class FeatureChoice:
     """The features to read: the inputs of the named layers, and optionally the inputs of the network."""
+
+    DEPTHS: ClassVar = ("auto", "inputs", "last", "inputs and last", "hidden", "all")
 
     layers: tuple[str, ...]
     inputs: bool
+
+    @classmethod
+    def of(cls, model: nn.Module, inputs: Tensor | Images, depth: str = "auto", max_layers: int = 6) -> "FeatureChoice":
+        """The features of a network at a depth, which is one of `DEPTHS`.
+
+        `inputs` are rows of its inputs. `depth` is "inputs", the "last" layer, all "hidden" layers (at most `max_layers`, evenly spaced)
+        or "all"; "auto" is the inputs and the last layer for a table, and the inputs for images, as small pictures and their edges.
+        """
+        table = len(inputs.shape) == 2
+        chosen = pick("depth", depth, cls.DEPTHS)
+        if chosen == "auto":
+            chosen = "inputs and last" if table else "inputs"
+        layers: list[str] = []
+        if chosen != "inputs":  # those that a row passes through once, in execution order
+            named = list(score.modules_of(model, *READ_LAYERS))
+            device = compute_device(model, inputs)
+            few, network = Feed(inputs, device)(torch.arange(min(len(inputs), 2))), on_device(model, device)
+            with evaluating(network), torch.no_grad(), _recorded_inputs(network, named) as recorded:
+                network(few)
+            layers = [name for name, x in recorded.items() if x.ndim == 2 and len(x) == len(few) and x.shape[1] <= WIDEST]
+            layers = layers[1:] if table else layers  # the input of the first is the table
+        if chosen in ("last", "inputs and last"):
+            layers = layers[-1:]
+        elif len(layers) > max_layers:
+            layers = [layers[k] for k in np.linspace(0, len(layers) - 1, max_layers).round().astype(int)]
+        if not layers and chosen not in ("inputs", "inputs and last", "all"):
+            raise BadInput(
+                'this network has no linear or convolutional layer whose inputs could be read; use depth="inputs". '
+                "Or use a method that reads no features, such as bias-gda."
+            )
+        return cls(tuple(layers), chosen in ("inputs", "inputs and last", "all"))
 
     def __str__(self) -> str:
         parts = ["the inputs"] if self.inputs else []
         parts += [f"what enters {', '.join(self.layers)}"] if self.layers else []
         return " and ".join(parts)
-
-
-def reading_of(model: nn.Module, inputs: Tensor | Images, depth: str = "auto", max_layers: int = 6) -> Reading:
-    """The features to read: `inputs`, the `last` layer, all `hidden` layers (at most `max_layers`, evenly spaced), or `all`.
-
-    `auto` is the inputs and the last layer for a table, and for images the inputs, which are read as small pictures and their edges.
-    """
-    table = len(inputs.shape) == 2
-    chosen = pick("depth", depth, DEPTHS)
-    if chosen == "auto":
-        chosen = "inputs and last" if table else "inputs"
-    layers: list[str] = []
-    if chosen != "inputs":  # those that a row passes through once, in execution order
-        named = list(score.modules_of(model, *READ_LAYERS))
-        device = compute_device(model, inputs)
-        few, network = Feed(inputs, device)(torch.arange(min(len(inputs), 2))), on_device(model, device)
-        with evaluating(network), torch.no_grad(), _recorded_inputs(network, named) as recorded:
-            network(few)
-        layers = [name for name, x in recorded.items() if x.ndim == 2 and len(x) == len(few) and x.shape[1] <= WIDEST]
-        layers = layers[1:] if table else layers  # the input of the first is the table
-    if chosen in ("last", "inputs and last"):
-        layers = layers[-1:]
-    elif len(layers) > max_layers:
-        layers = [layers[k] for k in np.linspace(0, len(layers) - 1, max_layers).round().astype(int)]
-    reading = Reading(tuple(layers), chosen in ("inputs", "inputs and last", "all"))
-    if not reading.layers and not reading.inputs:
-        raise BadInput(
-            'this network has no linear or convolutional layer whose inputs could be read; use depth="inputs". '
-            "Or use a method that reads no features, such as bias-gda."
-        )
-    return reading
 
 
 @contextmanager
@@ -112,7 +113,7 @@ def _recorded_inputs(model: nn.Module, names: Sequence[str]) -> Iterator[dict[st
         yield recorded
 
 
-def read(model: nn.Module, x: Tensor, *readings: Reading) -> tuple[Tensor, ...]:
+def read(model: nn.Module, x: Tensor, *readings: FeatureChoice) -> tuple[Tensor, ...]:
     """The network's raw output and the features (rows, d) of each reading, in one pass."""
     with _recorded_inputs(model, list(dict.fromkeys(name for reading in readings for name in reading.layers))) as recorded:
         raw: Tensor = model(x)
@@ -125,32 +126,27 @@ def _input_features(x: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class Shown:
-    """A network's outputs for some rows, their logits, and the features of a reading, on the CPU."""
+class RowFeatures:
+    """A network's outputs for some rows, their logits, and the chosen features, on the CPU."""
 
-    reading: Reading
+    choice: FeatureChoice
     output: str  # what the network returns: logit or probability
     device: torch.device  # where it was computed
     raw: Tensor  # outputs (n,)
     logit: Tensor  # (n,)
-    seen: Tensor  # features (n, d)
+    features: Tensor  # (n, d)
 
-    def take(self, rows: IntArray) -> "Shown":
+    def take(self, rows: IntArray) -> "RowFeatures":
         """The same for some of the rows."""
         index = torch.from_numpy(rows)
-        return replace(self, raw=self.raw[index], logit=self.logit[index], seen=self.seen[index])
+        return replace(self, raw=self.raw[index], logit=self.logit[index], features=self.features[index])
 
     def arrays(self) -> tuple[FloatArray, FloatArray]:
         """The logit (n,) and the features (n, d)."""
-        return self.logit.double().numpy(), self.seen.double().numpy()
+        return self.logit.double().numpy(), self.features.double().numpy()
 
 
-def features(model: nn.Module, inputs: Tensor | Images, reading: Reading) -> tuple[FloatArray, FloatArray]:
-    """The logit (n,) and the features (n, d) of all rows, in eval mode and full precision."""
-    return _read_rows(model, inputs, reading).arrays()
-
-
-def _read_rows(model: nn.Module, inputs: Tensor | Images, reading: Reading, known: Tensor | None = None) -> Shown:
+def _read_rows(model: nn.Module, inputs: Tensor | Images, choice: FeatureChoice, known: Tensor | None = None) -> RowFeatures:
     """The outputs and features of all rows. If only the inputs are read and the outputs (n,) are `known`, the network does not run."""
     device = compute_device(model, inputs)
     network, feed = on_device(model, device), Feed(inputs, device)
@@ -159,17 +155,17 @@ def _read_rows(model: nn.Module, inputs: Tensor | Images, reading: Reading, know
 
     def read_batch(rows: Tensor) -> None:
         x = feed(rows)
-        raw, features = read(network, x, reading) if known is None or reading.layers else (known[rows].to(device), _input_features(x))
+        raw, features = read(network, x, choice) if known is None or choice.layers else (known[rows].to(device), _input_features(x))
         raw = single_output(raw, len(rows))
         batches.append((raw.cpu(), logit_of(raw, output == "probability").cpu(), features.cpu()))
 
     with evaluating(network), torch.no_grad():
         score.in_pieces(read_batch, torch.arange(len(inputs)), feed, score.rows_at_once(feed))
-    return Shown(reading, output, device, *(torch.cat(parts) for parts in zip(*batches, strict=True)))
+    return RowFeatures(choice, output, device, *(torch.cat(parts) for parts in zip(*batches, strict=True)))
 
 
 @dataclass(frozen=True, eq=False)
-class ReadOnce:
+class FeatureCache:
     """One network on the rows of one cohort: its outputs and its features, each computed when first needed and cached.
 
     Objects made by `take` share the cache. Changes of the network do not invalidate it, so use an object only as long as the network
@@ -179,9 +175,9 @@ class ReadOnce:
     model: nn.Module
     inputs: Tensor | Images
     rows: IntArray | None = None  # positions among the inputs; None: all
-    _cache: dict[Reading | None, Any] = field(default_factory=dict, repr=False)  # what is read of all rows; None: the outputs
+    _cache: dict[FeatureChoice | None, Any] = field(default_factory=dict, repr=False)  # what is read of all rows; None: the outputs
 
-    def take(self, rows: IntArray) -> "ReadOnce":
+    def take(self, rows: IntArray) -> "FeatureCache":
         """The same for some of the rows."""
         return replace(self, rows=rows if self.rows is None else self.rows[rows])
 
@@ -192,13 +188,17 @@ class ReadOnce:
         whole: Tensor = self._cache[None]
         return whole if self.rows is None else whole[torch.from_numpy(self.rows)]
 
-    def shown(self, reading: Reading) -> Shown:
-        """The network's outputs and the features of a reading for these rows."""
-        if reading not in self._cache:
-            known = None if reading.layers else replace(self, rows=None).raw()
-            self._cache[reading] = _read_rows(self.model, self.inputs, reading, known)
-        whole: Shown = self._cache[reading]
+    def read(self, choice: FeatureChoice) -> RowFeatures:
+        """The network's outputs and the chosen features for these rows."""
+        if choice not in self._cache:
+            known = None if choice.layers else replace(self, rows=None).raw()
+            self._cache[choice] = _read_rows(self.model, self.inputs, choice, known)
+        whole: RowFeatures = self._cache[choice]
         return whole if self.rows is None else whole.take(self.rows)
+
+    def product_device(self, numbers: int) -> torch.device | None:
+        """The GPU for products with a matrix of this size next to this network; None if numpy is the better choice."""
+        return product_device(compute_device(self.model, self.inputs), numbers)
 
     def of(self, network: nn.Module) -> bool:
         """Whether a network is the one that was read, or a copy of it: of the same class, with the same numbers."""
@@ -247,7 +247,6 @@ def _averaged(x: Tensor, places: int) -> Tensor:
     return F.avg_pool2d(x, max(1, min(x.shape[2:]) // places)).flatten(1)
 
 
-READ_IS_NOT_USED = "What a layer holds is not necessarily used: the gaps describe the decisions, this table describes the layers."
 CHANCE_AUROC = 0.5  # AUROC of a random score, whatever the sizes of the groups
 AUROC_LABELS: dict[str, int | None] = {"auroc": None, "auroc_positives": 1, "auroc_negatives": 0}  # column: the label of its rows
 AUROCS = [f"{name}{bound}" for name in AUROC_LABELS for bound in ("", "_low", "_high")]
@@ -319,17 +318,17 @@ def _read_layers(model: nn.Module, cohort: Cohort, max_layers: int) -> list[tupl
     few = inputs[torch.arange(min(2, len(cohort)))]
     outputs(model, few)  # raises an error if the network cannot take these inputs, or returns another shape
     try:
-        whole = reading_of(model, inputs, "all" if len(inputs.shape) == 2 else "hidden", max_layers=maxsize)
+        whole = FeatureChoice.of(model, inputs, "all" if len(inputs.shape) == 2 else "hidden", max_layers=maxsize)
     except BadInput:  # no layer that can be read: the output still can
         return [("output", 1, outputs(model, inputs).double().numpy()[:, None])]
     names = [*(["inputs"] if whole.inputs else []), *whole.layers]
     # The first and the last are always read: the inputs, and the layer that the decision depends on.
     chosen = np.unique(np.linspace(0, len(names) - 1, min(len(names), max_layers + whole.inputs)).round().astype(int))
-    reading = Reading(tuple(names[k] for k in chosen if k or not whole.inputs), whole.inputs)
-    logit, read = features(model, inputs, reading)
+    reading = FeatureChoice(tuple(names[k] for k in chosen if k or not whole.inputs), whole.inputs)
+    logit, values = _read_rows(model, inputs, reading).arrays()
     widths = [inputs.shape[1]] if reading.inputs else []
-    widths += [features(model, few, Reading((name,), False))[1].shape[1] for name in reading.layers]
-    parts = np.split(read, np.cumsum(widths)[:-1], axis=1)
+    widths += [_read_rows(model, few, FeatureChoice((name,), False)).features.shape[1] for name in reading.layers]
+    parts = np.split(values, np.cumsum(widths)[:-1], axis=1)
     layers = [(names[k], int(k), part) for k, part in zip(chosen, parts, strict=True)]
     return [*layers, ("output", len(names), logit[:, None])]
 
@@ -379,7 +378,7 @@ def _probe_auroc(
 
 # Modules that a repair wraps around a network
 
-STEEP = 4.0  # makes the derivative of the score at 1/2 equal to that of the probability
+SCORE_SLOPE = 4.0  # makes the derivative of the score at 1/2 equal to that of the probability
 NEVER_BIAS = -1e4  # the bias of a class without rows: not every file format can hold minus infinity
 FOLDED_ROWS = 64  # rows on which a folded network is compared with the expected outputs
 SCORED_AT_ONCE = 4096  # rows whose features are scored at a time
@@ -396,6 +395,15 @@ class Heads:
     labels: tuple[int | None, ...]  # the label that each rate is conditional on
     centre: float  # the probability at which a positive decision is worth nothing
 
+    def scores(self, chance: FloatArray, posteriors: Sequence[FloatArray], cost: FloatArray) -> FloatArray:
+        """The score (n,) of a BiasScore from the probabilities of the label (n,) and of the groups (n, groups), one array per rate."""
+        value = chance - self.centre
+        for label, posterior, group_cost in zip(self.labels, posteriors, cost, strict=True):
+            label_p = 1.0 if label is None else chance if label == 1 else 1 - chance
+            value = value - label_p * (posterior @ group_cost)
+        score: FloatArray = expit(SCORE_SLOPE * value)
+        return score
+
 
 class BiasScore(nn.Module):
     """A network whose score is P(y=1|x) minus the cost of the groups' posteriors; at 1/2 a positive decision breaks even.
@@ -410,7 +418,7 @@ class BiasScore(nn.Module):
     slope: Tensor
     shift: Tensor
 
-    def __init__(self, network: nn.Module, reading: Reading, heads: Heads, cost: FloatArray, output: str) -> None:
+    def __init__(self, network: nn.Module, reading: FeatureChoice, heads: Heads, cost: FloatArray, output: str) -> None:
         super().__init__()
         self.network, self.reading, self.output = network, reading, output
         self.labels = heads.labels
@@ -420,7 +428,7 @@ class BiasScore(nn.Module):
         self.groups = nn.ModuleList(_linear(probe.weight, probe.bias, like) for probe in heads.groups)
         self.register_buffer("cost", torch.from_numpy(cost).to(like))  # (rates, groups)
         self.register_buffer("centre", torch.tensor(heads.centre).to(like))
-        self.register_buffer("slope", torch.tensor(STEEP).to(like))
+        self.register_buffer("slope", torch.tensor(SCORE_SLOPE).to(like))
         self.register_buffer("shift", torch.tensor(0.0).to(like))
 
     @property
@@ -447,7 +455,7 @@ class BiasScore(nn.Module):
         task = Probe(np.zeros((2, size + 1)), np.zeros(2), empty, 0.0, 0.0)
         group = Probe(np.zeros((groups, size)), np.zeros(groups), empty, 0.0, 0.0)
         heads = Heads(task, (group,) * len(labels), labels, 0.0)
-        reading = Reading(tuple(plain["layers"]), bool(plain["inputs"]))
+        reading = FeatureChoice(tuple(plain["layers"]), bool(plain["inputs"]))
         return cls(network, reading, heads, np.zeros((len(labels), groups)), str(plain["output"]))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -466,21 +474,21 @@ class BiasScore(nn.Module):
         z = (self.slope * value + self.shift).reshape(raw.shape)
         return torch.sigmoid(z) if self.output == "probability" else z
 
-
-def bias_scores(networks: Sequence[BiasScore], shown: Shown) -> list[FloatArray]:
-    """The scores (n,) of several bias scores around one network, from its outputs and features: the network does not run again."""
-    first = networks[0]
-    if any(b.network is not first.network or b.reading != shown.reading or b.output != shown.output for b in networks):
-        raise BadInput("scores at once are for bias scores around one network with one reading; use predict for each of them")
-    modules = list(networks)
-    if device_of(first) != shown.device:
-        modules = [module.to(shown.device) for module in copy.deepcopy(modules)]  # in one copy, so that they still share one network
-    batches: list[Tensor] = []
-    with torch.no_grad():
-        for raw, features in zip(shown.raw.split(SCORED_AT_ONCE), shown.seen.split(SCORED_AT_ONCE), strict=True):
-            raw, features = raw.to(shown.device), features.to(shown.device)
-            batches.append(torch.stack([module.score(raw, features).float() for module in modules]).cpu())
-    return list(score.as_scores(torch.cat(batches, dim=1), first.output).numpy())
+    @staticmethod
+    def all_scores(networks: "Sequence[BiasScore]", rows: RowFeatures) -> list[FloatArray]:
+        """The scores (n,) of bias scores around one network, from what was read of its `rows`: the network does not run again."""
+        first = networks[0]
+        if any(b.network is not first.network or b.reading != rows.choice or b.output != rows.output for b in networks):
+            raise BadInput("scores at once are for bias scores around one network with one reading; use predict for each of them")
+        modules = list(networks)
+        if device_of(first) != rows.device:
+            modules = [module.to(rows.device) for module in copy.deepcopy(modules)]  # in one copy, so that they still share one network
+        batches: list[Tensor] = []
+        with torch.no_grad():
+            for raw, features in zip(rows.raw.split(SCORED_AT_ONCE), rows.features.split(SCORED_AT_ONCE), strict=True):
+                raw, features = raw.to(rows.device), features.to(rows.device)
+                batches.append(torch.stack([module.score(raw, features).float() for module in modules]).cpu())
+        return list(score.as_scores(torch.cat(batches, dim=1), first.output).numpy())
 
 
 def _linear(weight: FloatArray, bias: FloatArray, like: Tensor) -> nn.Linear:
@@ -490,16 +498,6 @@ def _linear(weight: FloatArray, bias: FloatArray, like: Tensor) -> nn.Linear:
         layer.weight.copy_(torch.from_numpy(weight))
         layer.bias.copy_(torch.from_numpy(np.maximum(bias, NEVER_BIAS)))
     return layer
-
-
-def value_of(chance: FloatArray, posteriors: Sequence[FloatArray], heads: Heads, cost: FloatArray) -> FloatArray:
-    """The score (n,) of a BiasScore from the probabilities of the label (n,) and of the groups (n, groups), one array per rate."""
-    value = chance - heads.centre
-    for label, posterior, group_cost in zip(heads.labels, posteriors, cost, strict=True):
-        label_p = 1.0 if label is None else chance if label == 1 else 1 - chance
-        value = value - label_p * (posterior @ group_cost)
-    score: FloatArray = expit(STEEP * value)
-    return score
 
 
 class ManyBiasScores(nn.Module):
