@@ -381,7 +381,7 @@ def test_probes_whose_products_are_computed_on_a_device_give_the_same_repair(sel
     cohort, used = _cohort(600), []
     given = {"method": "bias-score", "selection": selection, "steps": 6}
     plain = debias(Plain(3), cohort, **given)
-    monkeypatch.setattr("equipoise.models.product_device", lambda *_: used.append(1) or torch.device("cpu"))
+    monkeypatch.setattr("equipoise.models.features.product_device", lambda *_: used.append(1) or torch.device("cpu"))
     there = debias(Plain(3), cohort, **given)
     assert used
     assert there.chosen == plain.chosen

@@ -12,7 +12,7 @@ from torch import nn
 from equipoise.errors import BadInput, MissingExtra
 from equipoise.models import BiasScore, Checkpoint, OneOutput, export, load_heads, load_model, save_weights, to_onnx
 from equipoise.models.export import HEADS_FILE, MASKED_LOADING, ExportFailed, state_like
-from equipoise.models.units import MASK, find_units, switch_off
+from equipoise.models.units import MASK_SUFFIX, find_units, switch_off
 from equipoise.models.weights import read_checkpoint
 from support.facts import facts
 from support.hospital import CODE, network
@@ -86,7 +86,7 @@ def test_masks_are_extra_keys_with_the_prefix():
     came = {f"module.{key}": value for key, value in network("cnn").state_dict().items()}
     state = state_like(came, masked())
     assert list(state)[: len(came)] == list(came)
-    assert [key for key in state if key.endswith(MASK)] == [f"module.{k}{MASK}" for k in (0, 3)]
+    assert [key for key in state if key.endswith(MASK_SUFFIX)] == [f"module.{k}{MASK_SUFFIX}" for k in (0, 3)]
 
 
 # files

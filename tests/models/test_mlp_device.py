@@ -14,8 +14,8 @@ from equipoise.errors import BadInput
 from equipoise.methods import Candidate, run_method
 from equipoise.methods.constrained import slope
 from equipoise.models import MLP, Training, computing_on, initial_mlp, repairable, train, training, under_repair
-from equipoise.models.devices import DEVICE, requested_device
-from equipoise.models.mlp import FlatAdam, FlatMLP, Recorder, copied
+from equipoise.models.devices import DEVICE_VARIABLE, requested_device
+from equipoise.models.mlp import FlatAdam, FlatMLP, Recorder, copy_tensors
 from equipoise.models.repairable import RepairableMLP
 from equipoise.models.training import _MLPRun
 from support.facts import facts
@@ -148,7 +148,7 @@ def test_sums_are_the_same_in_either_order():
 
 
 def test_the_device_comes_from_the_environment_and_a_missing_one_is_refused(monkeypatch):
-    monkeypatch.delenv(DEVICE, raising=False)
+    monkeypatch.delenv(DEVICE_VARIABLE, raising=False)
     assert requested_device() is None
     with computing_on("cpu"):
         assert requested_device() == torch.device("cpu")
@@ -224,7 +224,7 @@ def test_a_method_runs_on_a_gpu_from_the_same_start_as_on_the_cpu(method, settin
 def test_a_recorded_step_equals_the_same_step_without_recording():
     device = torch.device("cuda", torch.cuda.current_device())
     flat = FlatMLP(initial_mlp(COLUMNS, 0), device)
-    start, recorder = copied(flat.state(), []), Recorder(flat)
+    start, recorder = copy_tensors(flat.state(), []), Recorder(flat)
     generator = torch.Generator().manual_seed(0)
 
     def step(x: torch.Tensor, y: torch.Tensor) -> None:
@@ -232,7 +232,7 @@ def test_a_recorded_step_equals_the_same_step_without_recording():
 
     batches = [(torch.randn(16, COLUMNS, generator=generator), torch.rand(16, generator=generator)) for _ in range(12)]
     for recorded in (True, False):
-        copied(start, flat.state())
+        copy_tensors(start, flat.state())
         for x, y in batches:
             recorder(step, x, y) if recorded else step(x.to(device), y.to(device))
         now = (flat.gradient.clone(), *(m.clone() for m in (*flat.means, *flat.variances)))

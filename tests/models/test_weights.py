@@ -17,7 +17,7 @@ from torch import nn
 from equipoise.errors import BadInput
 from equipoise.models import load_model, load_weights
 from equipoise.models.export import state_like
-from equipoise.models.weights import ALLOWED, read_checkpoint
+from equipoise.models.weights import ALLOWED_TYPES, read_checkpoint
 from support.facts import facts, says
 
 
@@ -107,7 +107,7 @@ def test_plain_values_next_to_the_weights_are_read(tmp_path: Path, what: str):
 
 def test_names_of_an_older_numpy_are_read(tmp_path: Path):
     content = pickle.dumps({"weight": 1, "auc": np.float64(0.5), "rows": np.arange(3)}, protocol=2).replace(b"numpy._core", b"numpy.core")
-    with torch.serialization.safe_globals(ALLOWED):
+    with torch.serialization.safe_globals(ALLOWED_TYPES):
         found = unpickler.load(BytesIO(content))
     assert (found["auc"], found["rows"].tolist()) == (0.5, [0, 1, 2])
 
@@ -116,7 +116,7 @@ def test_names_of_an_older_numpy_are_read(tmp_path: Path):
 def test_a_numpy_array_whose_bytes_would_be_objects_is_refused(tmp_path: Path, flags: int):
     """NumPy's own reader of dtypes takes the flags from the file: without those of objects, any bytes become pointers."""
     kind = (np.dtype, ("O8", False, True), (3, "|", None, None, None, -1, -1, flags))
-    with pytest.raises((TypeError, pickle.UnpicklingError)), torch.serialization.safe_globals(ALLOWED):
+    with pytest.raises((TypeError, pickle.UnpicklingError)), torch.serialization.safe_globals(ALLOWED_TYPES):
         unpickler.load(BytesIO(pickle.dumps({"array": _Reduced(kind)}, protocol=2)))
 
 

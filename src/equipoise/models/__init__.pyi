@@ -7,7 +7,6 @@ from .classifiers import predictor as predictor
 from .classifiers import scores_by_label as scores_by_label
 from .devices import compute_device as compute_device
 from .devices import computing_on as computing_on
-from .export import HEADS_FILE as HEADS_FILE
 from .export import REPAIRED_PROGRAM as REPAIRED_PROGRAM
 from .export import Exported as Exported
 from .export import load_heads as load_heads

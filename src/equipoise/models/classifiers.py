@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
 ESTIMATOR, FUNCTION = "estimator", "function"
-READS = ("predict_proba", "decision_function")  # scores come from the first of these methods that an estimator has
-OBVIOUS = ({0, 1}, {-1, 1}, {"0", "1"})  # pairs of classes whose larger one is the positive class
+SCORE_METHODS = ("predict_proba", "decision_function")  # scores come from the first of these methods that an estimator has
+OBVIOUS_CLASSES = ({0, 1}, {-1, 1}, {"0", "1"})  # pairs of classes whose larger one is the positive class
 LIBRARY_NAMES = re.compile(r"(Column_|f|x)?\d+")  # names that a library gave to the columns of an array
 SKOPS, PICKLES = ".skops", (".pkl", ".pickle", ".joblib")
 # Arrays of scikit-learn and types of NumPy that skops does not know; reading them runs no code.
@@ -206,7 +206,7 @@ def _predictor(model: object, positive: object = None, output: str = "auto") -> 
         return model
     if isinstance(model, type) or is_network(model):
         return None
-    if (reads := next((name for name in READS if callable(getattr(model, name, None))), None)) is not None:
+    if (reads := next((name for name in SCORE_METHODS if callable(getattr(model, name, None))), None)) is not None:
         return Predictor(model, ESTIMATOR, reads, libraries_of(model), *_columns(model), *_classes(model, positive), output)
     return Predictor(model, FUNCTION, "", libraries_of(model), output=output) if callable(model) else None
 
@@ -230,7 +230,7 @@ def _classes(model: Any, positive: object) -> tuple[tuple[object, ...], object]:
             f"the model has {len(classes)} classes ({shown}); an audit needs two. Give a function that returns the probability of the one "
             "that is the label: lambda rows: model.predict_proba(rows)[:, k]."
         )
-    if positive is None and set(classes) not in OBVIOUS:
+    if positive is None and set(classes) not in OBVIOUS_CLASSES:
         raise BadInput(
             f"the model's classes are {classes[0]!r} and {classes[1]!r}; which of them is the positive one, as 1 is in the label? Name it: "
             f"--set data.positive={classes[0]} or {classes[1]} (in Python eq.predictor(model, positive={classes[0]!r}))."

@@ -24,11 +24,11 @@ from torch import Tensor, nn
 from equipoise.data import Images, IntArray
 from equipoise.errors import BadInput, first_line
 
-RESIDENT = 0.25  # share of the GPU's free memory that resident rows may take
+RESIDENT_SHARE = 0.25  # share of the GPU's free memory that resident rows may take
 FEW_IMAGES = 1024  # number of images up to which a copy is not worth keeping
 LARGE_MATRIX = 2**22  # size of a matrix from which products with it are computed on the GPU
 MATRIX_ROOM = 8  # memory for products with a matrix, as a multiple of its size
-DEVICE = "EQUIPOISE_DEVICE"  # the device, such as cpu or cuda:1; default: the network's, or a GPU for images
+DEVICE_VARIABLE = "EQUIPOISE_DEVICE"  # the device, such as cpu or cuda:1; default: the network's, or a GPU for images
 log = logging.getLogger(__name__)
 Step = Callable[..., None]
 
@@ -76,10 +76,10 @@ class Feed:
 
 def _fits(size: int, device: torch.device) -> bool:
     """Whether rows of this size in bytes may stay on a GPU, if necessary after dropping copies of other images."""
-    if size > RESIDENT * torch.cuda.mem_get_info(device)[0] and _copies:
+    if size > RESIDENT_SHARE * torch.cuda.mem_get_info(device)[0] and _copies:
         _copies.clear()  # copies in use stay
         torch.cuda.empty_cache()
-    return size <= RESIDENT * torch.cuda.mem_get_info(device)[0]
+    return size <= RESIDENT_SHARE * torch.cuda.mem_get_info(device)[0]
 
 
 _copies: dict[int, list[tuple[IntArray, Tensor]]] = {}  # by the id of the pixels, as long as these exist: positions, and their copy
@@ -120,7 +120,7 @@ def device_of(model: nn.Module) -> torch.device:
 
 def requested_device() -> torch.device | None:
     """The device in EQUIPOISE_DEVICE; None if it is not set."""
-    name = os.environ.get(DEVICE)
+    name = os.environ.get(DEVICE_VARIABLE)
     if not name:
         return None
     try:
@@ -138,16 +138,16 @@ def requested_device() -> torch.device | None:
 @contextmanager
 def computing_on(device: str | None) -> Iterator[torch.device | None]:
     """The device in EQUIPOISE_DEVICE, if any; with a `device`, which is named there during the block, that one."""
-    before = os.environ.get(DEVICE)
+    before = os.environ.get(DEVICE_VARIABLE)
     try:
         if device is not None:
-            os.environ[DEVICE] = device
+            os.environ[DEVICE_VARIABLE] = device
         yield requested_device()  # an error if there is no such device
     finally:
         if before is not None:
-            os.environ[DEVICE] = before
+            os.environ[DEVICE_VARIABLE] = before
         elif device is not None:
-            del os.environ[DEVICE]
+            del os.environ[DEVICE_VARIABLE]
 
 
 def compute_device(model: nn.Module, inputs: Tensor | Images) -> torch.device:

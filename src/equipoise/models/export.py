@@ -28,8 +28,8 @@ from equipoise.models.features import BiasScore, Recalibrated
 from equipoise.models.loading import Code, fit_weights, network_with
 from equipoise.models.mlp import MLP
 from equipoise.models.programs import ORIGINAL_ONNX, PROGRAM, OnnxNetwork, onnx_file_and_output, onnx_in, quiet, weights_of
-from equipoise.models.score import WRAPPED, OneClass, OneOutput, as_matrix, evaluating, output_named
-from equipoise.models.units import MASK
+from equipoise.models.score import INNER_PREFIX, OneClass, OneOutput, as_matrix, evaluating, output_named
+from equipoise.models.units import MASK_SUFFIX
 from equipoise.models.vision import HuggingFaceNetwork
 from equipoise.models.weights import Checkpoint, bare, file_content, misfits, prefix_of, read_checkpoint, safetensors_in
 
@@ -38,10 +38,10 @@ REPAIRED_WEIGHTS, REPAIRED_PROGRAM = "repaired.safetensors", f"repaired{PROGRAM}
 HEADS_FILE = "heads.safetensors"  # next to the weights of a network with heads
 Around = BiasScore | Recalibrated  # modules that a repair may wrap around a network
 HEAD_KINDS: dict[str, type[BiasScore] | type[Recalibrated]] = {kind.kind: kind for kind in (BiasScore, Recalibrated)}
-INSIDE = "network."  # prefix of the keys of the network inside the heads
+NETWORK_PREFIX = "network."  # prefix of the keys of the network inside the heads
 ONE_FILE = 2**30  # bytes; the weights of a larger network go into a second file next to the ONNX file
-PREFIX = "original/"  # for the names of a user's ONNX graph
-RAW = "raw"  # the output of that graph, as an input of the part around it
+GRAPH_PREFIX = "original/"  # for the names of a user's ONNX graph
+RAW_INPUT = "raw"  # the output of that graph, as an input of the part around it
 MASKED_LOADING = """\
 masks = {k.removesuffix(".unit_mask"): state.pop(k) for k in list(state) if k.endswith(".unit_mask")}
 model.load_state_dict(state, strict=True)
@@ -83,14 +83,14 @@ def state_like(original: Mapping[str, Tensor], model: nn.Module) -> dict[str, Te
     prefix = prefix_of(original, weights)
     names = {key: key.removeprefix(prefix) for key in original}  # the network's key for each key of the original
     added = weights.keys() - set(names.values())
-    masks = {f"{prefix}{key}": weights[key] for key in weights if key in added and key.endswith(MASK)}
+    masks = {f"{prefix}{key}": weights[key] for key in weights if key in added and key.endswith(MASK_SUFFIX)}
     problems = [f"the repaired network has no weights for {key!r}" for key, name in names.items() if name not in weights]
     problems += [
         f"{key!r} was {tuple(original[key].shape)} and is now {tuple(weights[name].shape)}"
         for key, name in names.items()
         if name in weights and weights[name].shape != original[key].shape
     ]
-    problems += [f"{key!r} is not among the original weights" for key in added if not key.endswith(MASK)]
+    problems += [f"{key!r} is not among the original weights" for key in added if not key.endswith(MASK_SUFFIX)]
     raise_all(problems, "weights to write")
     return {key: weights[name] for key, name in names.items()} | masks
 
@@ -116,8 +116,10 @@ def _unwrapped(original: Mapping[str, Tensor], model: nn.Module) -> dict[str, Te
     """The network's weights without heads, and without the prefix of an adapter such as OneOutput."""
     heads = heads_of(model, original)
     weights = weights_of(model if heads is None else heads.network)
-    while weights and all(key.startswith(WRAPPED) for key in weights) and not any(bare(key).startswith(WRAPPED) for key in original):
-        weights = {key.removeprefix(WRAPPED): value for key, value in weights.items()}
+    while (
+        weights and all(key.startswith(INNER_PREFIX) for key in weights) and not any(bare(key).startswith(INNER_PREFIX) for key in original)
+    ):
+        weights = {key.removeprefix(INNER_PREFIX): value for key, value in weights.items()}
     return weights
 
 
@@ -170,7 +172,7 @@ def save_weights(model: nn.Module, folder: Path, checkpoint: Checkpoint | None =
         "recalibrated": heads is not None and heads.kind == Recalibrated.kind,
         "under": None if checkpoint is None else checkpoint.under,
         "prefix": prefix_of(original, _unwrapped(original, model)),
-        "masks": [key.removesuffix(MASK) for key in state if key.endswith(MASK)],
+        "masks": [key.removesuffix(MASK_SUFFIX) for key in state if key.endswith(MASK_SUFFIX)],
         "masked_loading": MASKED_LOADING.rstrip(),
     }
 
@@ -222,7 +224,9 @@ def _network_inside(
 
 
 def _head_weights(heads: Around) -> dict[str, Tensor]:
-    return {key: value.detach().cpu().contiguous().clone() for key, value in heads.state_dict().items() if not key.startswith(INSIDE)}
+    return {
+        key: value.detach().cpu().contiguous().clone() for key, value in heads.state_dict().items() if not key.startswith(NETWORK_PREFIX)
+    }
 
 
 def load_heads(network: nn.Module, path: str | Path, content: bytes | None = None) -> Around:
@@ -299,8 +303,11 @@ class _Served(nn.Module):
 def to_onnx(model: nn.Module, sample: Tensor, path: str | Path, threshold: float | None = None, *, output: str = "logit") -> Exported:
     """Writes an ONNX file with one input, `input`, for any number of rows, and returns its largest difference from torch on the sample.
 
-    The output of the network is `output`. With a threshold there are also `score` (the sigmoid of the output, if that is a logit) and
-    `decision` (0 or 1). Raises ExportFailed if an operator has no ONNX counterpart.
+    sample: rows of inputs to trace the network with and to compare on.
+    threshold: with one, the file also returns `score` (the sigmoid of the output, if that is a logit) and `decision` (0 or 1).
+    output: what the network returns, logit or probability.
+
+    Raises ExportFailed if an operator has no ONNX counterpart.
     """
     programs.require_onnx(("onnx", "onnxscript", "onnxruntime"), "writing and checking an ONNX file")
     path = Path(path)
@@ -321,7 +328,7 @@ def to_onnx(model: nn.Module, sample: Tensor, path: str | Path, threshold: float
                 raise ValueError("a session of onnxruntime cannot be written; give the file: eq.debias('net.onnx', ...)")
             if graph.rows is not None:
                 raise ValueError(f"{graph.source} takes batches of exactly {graph.rows} rows; export it with a dynamic first axis")
-            program = _program(served, {"input": few, RAW: graph.raw(few)}, names)
+            program = _program(served, {"input": few, RAW_INPUT: graph.raw(few)}, names)
             with quiet():
                 opset = _write_merged(graph, program.model_proto, path)
     except OSError:
@@ -381,10 +388,10 @@ def _write_merged(network: OnnxNetwork, around: Any, path: Path) -> int:
         original = version_converter.convert_version(original, opset)
     for part in (original, original.graph):
         part.doc_string = ""
-    original = compose.add_prefix(original, PREFIX)
+    original = compose.add_prefix(original, GRAPH_PREFIX)
     rows, original_input = around.graph.input[0], original.graph.input[0]
     cast = helper.make_node("Cast", [rows.name], [original_input.name], to=original_input.type.tensor_type.elem_type)
-    connect = helper.make_node("Identity", [f"{PREFIX}{network.which}"], [around.graph.input[1].name])
+    connect = helper.make_node("Identity", [f"{GRAPH_PREFIX}{network.which}"], [around.graph.input[1].name])
     graph = helper.make_graph(
         [cast, *original.graph.node, connect, *around.graph.node],
         "repaired",

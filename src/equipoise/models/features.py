@@ -37,11 +37,11 @@ from equipoise.models import score
 from equipoise.models.devices import Feed, compute_device, device_of, on_device, product_device
 from equipoise.models.probes import Probe, fit_probe, folds_of
 from equipoise.models.score import OneOutput, as_matrix, evaluating, logit_of, output_kind, outputs, single_output
-from equipoise.models.units import MASKED
+from equipoise.models.units import MASKED_KINDS
 
-READ_LAYERS: tuple[type[nn.Module], ...] = (nn.Linear, *MASKED)
-WIDEST = 2048  # largest input of a layer that is read; excludes the 25,088 of VGG's first linear layer
-PIXELS = 16  # approximate side of the small picture
+READ_LAYERS: tuple[type[nn.Module], ...] = (nn.Linear, *MASKED_KINDS)
+WIDEST_LAYER = 2048  # largest input of a layer that is read; excludes the 25,088 of VGG's first linear layer
+PICTURE_SIDE = 16  # approximate side of the small picture
 EDGE_PLACES = 8  # approximate side of the grid of edge strengths
 ROOT_2 = 2.0**0.5
 
@@ -73,7 +73,7 @@ class FeatureChoice:
             few, network = Feed(inputs, device)(torch.arange(min(len(inputs), 2))), on_device(model, device)
             with evaluating(network), torch.no_grad(), _recorded_inputs(network, named) as recorded:
                 network(few)
-            layers = [name for name, x in recorded.items() if x.ndim == 2 and len(x) == len(few) and x.shape[1] <= WIDEST]
+            layers = [name for name, x in recorded.items() if x.ndim == 2 and len(x) == len(few) and x.shape[1] <= WIDEST_LAYER]
             layers = layers[1:] if table else layers  # the input of the first is the table
         if chosen in ("last", "inputs and last"):
             layers = layers[-1:]
@@ -220,7 +220,7 @@ def picture(x: Tensor) -> Tensor:
     torch.Size([2, 768])
     """
     gray = x.mean(1, keepdim=True)
-    return torch.cat([_averaged(gray, PIXELS), *(_averaged(edges, EDGE_PLACES) for edges in _edges(gray))], dim=1)
+    return torch.cat([_averaged(gray, PICTURE_SIDE), *(_averaged(edges, EDGE_PLACES) for edges in _edges(gray))], dim=1)
 
 
 def _edges(gray: Tensor) -> Iterator[Tensor]:
@@ -271,12 +271,16 @@ def encoding(
     and evaluated on rows of one label: a difference in prevalence makes the group readable wherever the label is, and these exclude it.
     Chance is 0.5.
 
-    Depth 0 is the inputs (for images, their mean over positions), and the last row is the network's output; if there are more than
-    `max_layers` layers in between, evenly spaced ones are read. Convolutions are read by the means of their channels, so the probes miss
-    positions, and anything that is not a linear function of the layer. Probes are cross-fitted by patient. Intervals are from a bootstrap
-    of the patients, widened for the variation of the fitted probes. Values below 0.5 are chance too, since a probe fitted to noise is as
-    often wrong as right. Rows without a group are excluded, and so are groups with fewer than `min_patients` patients (with that label);
-    the note reports it. The network is not changed. Information in a layer is not necessarily used.
+    folds: of the cross-fitted probes, by patient, which are assigned by `seed`.
+    draws, level: bootstrap samples of the patients, and the level of the intervals.
+    min_patients: groups with fewer (with that label) are left out.
+    max_layers: of more layers, evenly spaced ones are read.
+    progress: called with the number of finished probes, and of all.
+
+    Depth 0 is the inputs (for images, their mean over positions), and the last row is the network's output. Convolutions are read by the
+    means of their channels, so the probes miss positions, and anything that is not a linear function of the layer. Intervals are widened
+    for the variation of the fitted probes. Values below 0.5 are chance too, since a probe fitted to noise is as often wrong as right. Rows
+    without a group are excluded; the note reports groups that are left out.
 
     >>> group = np.tile(["M", "M", "F", "F"], 50)
     >>> x = torch.from_numpy(np.stack([group == "F", np.tile([0, 1], 100)], 1)).float()
@@ -513,7 +517,7 @@ class ManyBiasScores(nn.Module):
         self.heads = nn.ModuleList(copy.deepcopy(score) for score in scores.values())
         for head in self.heads_by_output.values():
             head.network = nn.Identity()  # they share the network
-            head.reading = replace(head.reading, layers=tuple(name.removeprefix(score.WRAPPED) for name in head.reading.layers))
+            head.reading = replace(head.reading, layers=tuple(name.removeprefix(score.INNER_PREFIX) for name in head.reading.layers))
         for name in ("pathologies", "targets"):
             if (names := getattr(network, name, None)) is not None:
                 setattr(self, name, names)
@@ -566,7 +570,10 @@ def recalibrated_network(
 ) -> tuple[nn.Module | None, bool]:
     """A copy of a network with the logits slope * logit + intercept of some outputs, and whether its keys and shapes are unchanged.
 
-    If no layer can absorb the map, a network with one output is wrapped (`wrap`), and there is none with several.
+    inputs: rows on which a changed network is checked.
+    maps: slope and intercept by the number of the output, which is 0 for a network with one.
+    output: what the network returns, logit or probability.
+    wrap: if no layer can absorb the map, a network with one output is wrapped; otherwise there is none.
     """
     folded = _folded(network, inputs, maps, output)
     if folded is not None or not wrap:

@@ -25,7 +25,7 @@ from equipoise.disk import sha256
 from equipoise.errors import BadInput, did_you_mean, pip_advice, raise_all
 from equipoise.models.programs import ONNX, PROGRAM, exported_in, load_onnx, onnx_file_and_output
 from equipoise.models.score import OneOutput, output_named
-from equipoise.models.units import MASK, MASKED
+from equipoise.models.units import MASK_SUFFIX, MASKED_KINDS
 from equipoise.models.vision import BACKBONES, HuggingFaceNetwork, backbone, is_folder, load_hugging_face, prepare_torchvision
 from equipoise.models.weights import bare, file_content, load_weights, misfits, prefix_of
 
@@ -314,9 +314,9 @@ def fit_weights(model: nn.Module, weights: Mapping[str, Tensor], source: str) ->
     state = dict(weights)
     if prefix := prefix_of(state, model.state_dict()):
         state = {key.removeprefix(prefix): value for key, value in state.items()}
-    convolutions = {f"{name}{MASK}": module for name, module in model.named_modules() if type(module) in MASKED}
+    convolutions = {f"{name}{MASK_SUFFIX}": module for name, module in model.named_modules() if type(module) in MASKED_KINDS}
     for key in state.keys() & convolutions.keys():  # other masks are among the problems below
-        convolutions[key].__class__ = MASKED[type(convolutions[key])]
+        convolutions[key].__class__ = MASKED_KINDS[type(convolutions[key])]
         convolutions[key].register_buffer("unit_mask", torch.ones_like(state[key]))
     expected = model.state_dict()
     problems = misfits(expected, state)

@@ -32,7 +32,7 @@ NORM_BACKWARD = torch.ops.aten.native_batch_norm_backward.default  # named in fu
 RELU_BACKWARD = torch.ops.aten.threshold_backward.default
 RECORD_AFTER = 8  # small steps before one is recorded, since a recording takes as long as a hundred of them
 OPTIMISERS: dict[str, type[torch.optim.Adam] | type[torch.optim.AdamW]] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
-BETAS = (0.9, 0.99)  # of blockwise Adam
+BLOCKWISE_BETAS = (0.9, 0.99)  # of blockwise Adam
 NEAR_ZERO = 1e-12
 
 
@@ -290,11 +290,11 @@ class Optimiser(ABC):
 
     def mark(self) -> None:
         """Copies the moments, for `restore`."""
-        self._marked, self._marked_steps = copied(self.moments, self._marked), self.steps
+        self._marked, self._marked_steps = copy_tensors(self.moments, self._marked), self.steps
 
     def restore(self) -> None:
         """Restores the moments from the last mark."""
-        copied(self._marked, self.moments)
+        copy_tensors(self._marked, self.moments)
         self.steps = self._marked_steps
 
 
@@ -358,11 +358,11 @@ class FlatBlockwise(FlatSteps):
         super().__init__(flat, rate, [torch.zeros_like(flat.theta), torch.zeros_like(self.lengths)])
 
     def update(self, g: Tensor) -> None:
-        (mean, square), (b1, b2) = self.moments, BETAS
+        (mean, square), (b1, b2) = self.moments, BLOCKWISE_BETAS
         mean.lerp_(g, 1 - b1)
         square.lerp_(self.flat.block_sums(g * g) / self.lengths, 1 - b2)
         if self.restored:
-            first, second = self.corrections(BETAS)
+            first, second = self.corrections(BLOCKWISE_BETAS)
             size = square.div(second).sqrt_().add_(NEAR_ZERO)
             self.flat.theta.addcmul_(mean, (torch.full_like(size, self.rate) / first / size)[self.flat.block], value=-1)
             return
@@ -382,7 +382,7 @@ class Blockwise(Optimiser):
     @torch.no_grad()
     def step(self) -> None:
         self.steps += 1
-        b1, b2 = BETAS
+        b1, b2 = BLOCKWISE_BETAS
         rate = self.rate / (1 - b1**self.steps)
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
         torch._foreach_lerp_(self.means, gradients, 1 - b1)
@@ -420,7 +420,7 @@ class TorchSteps(Optimiser):
 
 
 @torch.no_grad()
-def copied(source: Sequence[Tensor], target: list[Tensor]) -> list[Tensor]:
+def copy_tensors(source: Sequence[Tensor], target: list[Tensor]) -> list[Tensor]:
     """The target with the source's values; new tensors if the target is empty."""
     if len(target) != len(source):
         return [t.detach().clone() for t in source]

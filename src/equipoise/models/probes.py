@@ -29,17 +29,17 @@ if TYPE_CHECKING:
     import torch
 
 PENALTIES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # C of scikit-learn for standardised features: the larger, the weaker the penalty
-WORSE = 1.02  # ratio to the best loss beyond which weaker penalties are not tried
-FREE = 30.0  # scale of the network's own logit, large enough that the penalty hardly affects it
+WORSE_LOSS = 1.02  # ratio to the best loss beyond which weaker penalties are not tried
+FREE_SCALE = 30.0  # scale of the network's own logit, large enough that the penalty hardly affects it
 NEVER_HELD_OUT = -1  # the fold of rows that are never held out
 FEW_NUMBERS = 2**22  # numbers below which numpy's threads would take longer to synchronise than to compute
 LEAST_GROWTH = 0.2  # smallest share of the time of a fit that is assumed to grow with the rows, whatever a short measurement shows
-NARROW = 120  # number of features up to which Newton's method is always faster
-TALL = 10  # rows per feature above which it is faster with more features
-SMALL = 1e-5  # largest gradient of the mean loss at convergence; scikit-learn's tolerance is 1e-4
+NARROW_FEATURES = 120  # number of features up to which Newton's method is always faster
+TALL_RATIO = 10  # rows per feature above which it is faster with more features
+SMALL_GRADIENT = 1e-5  # largest gradient of the mean loss at convergence; scikit-learn's tolerance is 1e-4
 NEWTON_STEPS = 50  # at most
-CHEAP = 5  # steps with the same Hessian before it is computed again
-RISE = 1e-12  # relative rise of the loss that counts as rounding
+CHEAP_STEPS = 5  # steps with the same Hessian before it is computed again
+LOSS_ROUNDING = 1e-12  # relative rise of the loss that counts as rounding
 
 
 def folds_of(cohort: Rows, count: int, seed: int) -> IntArray:
@@ -80,10 +80,14 @@ def fit_probe(
 ) -> Probe:
     """The probe of a target in 0..classes-1 from features (n, d), fitted to some of the rows and applied to all.
 
-    The penalty is the one with the best held-out log loss. The last `free` features are hardly penalised. `more` holds features and
-    targets of additional rows for the fit, weighted so that each class keeps the share that it has here. A feature that varies by no more
-    than `finest` is not used: standardised, it would be rounding that the probe reads. With a `device`, products with the features are
-    computed there.
+    The penalty is the one with the best held-out log loss.
+
+    folds: the fold (n,) of each row, by `folds_of`.
+    rows: those to fit to (n,), by default all.
+    free: the number of features, the last ones, that are hardly penalised.
+    more: features and targets of additional rows for the fit, weighted so that each class keeps the share that it has here.
+    finest: a feature that varies by no more is not used: standardised, it would be rounding that the probe reads.
+    device: where products with the features are computed, by default by numpy.
     """
     n = len(x)
     known = np.ones(n, bool) if rows is None else rows
@@ -96,7 +100,7 @@ def fit_probe(
     mean, spread = features[known].moments()
     scale = np.where(spread > np.maximum(1e-6 * (1 + np.abs(mean)), finest), spread, np.inf)  # a constant carries no information
     if free:
-        scale[-free:] /= FREE
+        scale[-free:] /= FREE_SCALE
     z = features.standardised(mean, scale).x
     best: tuple[float, PenaltyFit] | None = None
     with _thread_pools().limit(limits=1) if x.size < FEW_NUMBERS else nullcontext():
@@ -104,7 +108,7 @@ def fit_probe(
             loss = log_loss(fit.held_out[:n][known[:n]], target[:n][known[:n]])
             if best is None or loss < best[0]:
                 best = loss, fit
-            elif loss > WORSE * best[0]:
+            elif loss > WORSE_LOSS * best[0]:
                 break
         assert best is not None  # there are penalties
         loss, fit = best
@@ -227,7 +231,7 @@ def fits(
     """
     features, held = Features(z), range(int(folds.max()) + 1)
     trained = [known & (folds != fold) for fold in held]
-    narrow = z.shape[1] <= max(NARROW, int(known.sum()) / TALL)
+    narrow = z.shape[1] <= max(NARROW_FEATURES, int(known.sum()) / TALL_RATIO)
     if classes == 2 and narrow and all(len(np.unique(target[rows])) == 2 for rows in trained):
         newton = _Newton(features[known], target[known], folds[known], counts[known])
         while penalties:
@@ -295,7 +299,7 @@ class _Newton:
         self.ridge = np.ones(self.x.x.shape[1])
         self.ridge[-1] = 0.0  # the intercept is not penalised
         self.theta = np.zeros(len(self.ridge))
-        self.tolerance = SMALL * counts.sum()
+        self.tolerance = SMALL_GRADIENT * counts.sum()
 
     def fit(self, penalty: float) -> tuple[FloatArray, FloatArray] | None:
         """Slopes and intercept (d + 1,) of all rows, and (folds, d + 1) without each fold; None if they do not converge."""
@@ -314,7 +318,7 @@ class _Newton:
             for _ in range(NEWTON_STEPS):  # halve the step while the loss would rise
                 candidate = self.theta - move
                 candidate_loss = self._loss(candidate, ridge)
-                if candidate_loss <= loss * (1 + RISE):
+                if candidate_loss <= loss * (1 + LOSS_ROUNDING):
                     break
                 move = move / 2
             self.theta, loss = candidate, candidate_loss
@@ -330,7 +334,7 @@ class _Newton:
             if not len(unfinished):
                 return self.theta, theta.T
             for k in unfinished:
-                if step % CHEAP == 0:
+                if step % CHEAP_STEPS == 0:
                     weight = self.counts_without[:, k] * p[:, k] * (1 - p[:, k])
                     factors[k] = cho_factor(self.x.gram(weight, slice(None)) + np.diag(ridge))
                 theta[:, k] -= cho_solve(factors[k], gradient[:, k])

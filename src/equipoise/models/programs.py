@@ -202,7 +202,7 @@ def quiet() -> Iterator[None]:
 
 ONNX = ".onnx"  # suffix of such a file
 ORIGINAL_ONNX = "original.onnx"  # the user's file in the folder of its repair
-PREFERRED = ("output", "logits", "logit", "score", "scores", "probabilities", "probability", "output_probability")
+PREFERRED_OUTPUTS = ("output", "logits", "logit", "score", "scores", "probabilities", "probability", "output_probability")
 TENSOR_KINDS = {"tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(float16)": np.float16, "tensor(uint8)": np.uint8}
 BOTH_CLASSES = re.compile(r"(output_)?probabilit(y|ies)")  # the output of a converted scikit-learn classifier: one column per class
 EXPORT_AGAIN = "Export it again with one input of rows, (n, ...), of floating-point numbers."
@@ -368,7 +368,7 @@ def _choose_output(outputs: Sequence[tuple[str, str]], which: str | None, source
         shown = ", ".join(f"{name} ({kind})" for name, kind in outputs)
         maps = " Convert the scikit-learn model with options={'zipmap': False}." if any("map" in kind for _, kind in outputs) else ""
         raise BadInput(f"{source} has no output that is a tensor of numbers; it has {shown}.{maps}")
-    usual = [name for name in PREFERRED if name in numbers]
+    usual = [name for name in PREFERRED_OUTPUTS if name in numbers]
     if len(numbers) > 1 and not usual:
         raise BadInput(f"{source} has several outputs: {', '.join(numbers)}. Name one: {source}:{numbers[0]}")
     return numbers[0] if len(numbers) == 1 else usual[0]

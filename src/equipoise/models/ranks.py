@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch._C._distributed_c10d import Store
 
-START = timedelta(minutes=5)  # the longest wait for the other processes to start
-END = 1800.0  # seconds that a process waits for the others to end
-GRACE = 5.0  # seconds in which processes that fail for the same reason do so
+START_TIMEOUT = timedelta(minutes=5)  # the longest wait for the other processes to start
+END_SECONDS = 1800.0  # seconds that a process waits for the others to end
+GRACE_SECONDS = 5.0  # seconds in which processes that fail for the same reason do so
 
 
 @dataclass
@@ -70,7 +70,7 @@ def join_processes() -> int:
         torch.cuda.set_device(local)
     try:
         if not dist.is_initialized():
-            store, own, count = next(dist.rendezvous("env://", timeout=START))  # type: ignore[attr-defined]
+            store, own, count = next(dist.rendezvous("env://", timeout=START_TIMEOUT))  # type: ignore[attr-defined]
             _joined.store = dist.PrefixStore("equipoise", store)  # type: ignore[attr-defined]
             dist.init_process_group("cpu:gloo,cuda:nccl" if gpu else "gloo", store=store, rank=own, world_size=count)
     except (RuntimeError, ValueError) as error:
@@ -97,12 +97,14 @@ def leave_processes(code: int | None) -> tuple[int, int | None]:
             store.set(f"code {own}", "" if code is None else str(code))
             if code != 0 and dist.get_backend() == "gloo":
                 dist.destroy_process_group()  # the others stop waiting for this process at once
-            while len(codes) < count and time.monotonic() < start + (END if not any(c != 0 for c in codes.values()) else GRACE):
+            while len(codes) < count and time.monotonic() < start + (
+                END_SECONDS if not any(c != 0 for c in codes.values()) else GRACE_SECONDS
+            ):
                 ended = [k for k in range(count) if store.check([f"code {k}"])]
                 codes |= {k: int(found) if (found := store.get(f"code {k}")) else None for k in ended}
                 time.sleep(0.02)
             store.set(f"left {own}", "")
-            while own == 0 and time.monotonic() < start + GRACE and not all(store.check([f"left {k}"]) for k in range(count)):
+            while own == 0 and time.monotonic() < start + GRACE_SECONDS and not all(store.check([f"left {k}"]) for k in range(count)):
                 time.sleep(0.02)  # the store may be in this process
         except RuntimeError:  # the process that held the store is gone
             codes.setdefault(0, None)

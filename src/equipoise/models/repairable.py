@@ -16,12 +16,12 @@ from equipoise.data import Cohort, FloatArray, Images
 from equipoise.errors import BadInput, raise_all
 from equipoise.models import mlp, ranks, score
 from equipoise.models.devices import Feed, Recorder, compute_device, device_of, in_layout, mixed_precision, to_device, within_memory
-from equipoise.models.mlp import MLP, FlatMLP, Optimiser, copied
+from equipoise.models.mlp import MLP, FlatMLP, Optimiser, copy_tensors
 from equipoise.models.score import ChosenOutputs, as_matrix, feed_outputs, output_kind, outputs, sigmoid, single_output
 from equipoise.models.units import CRITERIA, GRANULARITIES, Layer, combine_sums, find_units, gap_gradients, row_parts, sum_count, switch_off
 
 VALUES_WITH_GRAPH = {"cpu": 2**21, "cuda": 2**24}  # input values per pass with a graph, which stores activations
-DISTINCT = 50  # distinct scores in bfloat16, below which rounding would determine thresholds and gaps: full precision is used instead
+DISTINCT_SCORES = 50  # in bfloat16; with fewer, rounding would determine thresholds and gaps, so that full precision is used
 Slope = Callable[..., Tensor]  # logits (b, labels) and further values of their rows, each (b, labels) -> derivatives (b, labels)
 Backward = Callable[..., None]  # sets gradients from raw outputs of rows and further values of these rows
 
@@ -35,7 +35,7 @@ class Repairable:
     def __init__(self, model: nn.Module, inputs: Tensor | Images) -> None:
         several, self.inputs = isinstance(model, ChosenOutputs), inputs
         self.labels = len(model.columns) if isinstance(model, ChosenOutputs) else 1
-        self.rows, self.prefix = len(inputs) * self.labels, score.WRAPPED if several else ""  # prefix of the names of layers
+        self.rows, self.prefix = len(inputs) * self.labels, score.INNER_PREFIX if several else ""  # prefix of the names of layers
         self.original_device, self.device = device_of(model), compute_device(model, inputs)
         self.model = in_layout(copy.deepcopy(model).eval().to(self.device), inputs)
         ranks.agree(self.model)
@@ -123,7 +123,7 @@ class Repairable:
             raw = feed_outputs(self.model, feed, shard, fast=not self._coarse, taken=self._taken)
             scores[shard] = score.as_scores(raw, self.output)
             scores = self._sum_over_processes(scores)
-            if not self.reduced or self._coarse or len(scores.unique()) >= min(DISTINCT, len(feed)):
+            if not self.reduced or self._coarse or len(scores.unique()) >= min(DISTINCT_SCORES, len(feed)):
                 return scores.reshape(-1).numpy()
             self._coarse = True
 
@@ -234,13 +234,13 @@ class Repairable:
 
     def mark(self) -> None:
         """Copies the present state, with the moments of its optimisers, for `restore`."""
-        self._marked = copied(self._state(), self._marked)
+        self._marked = copy_tensors(self._state(), self._marked)
         for optimiser in self._optimisers:
             optimiser.mark()
 
     def restore(self) -> None:
         """Restores the state, with the moments of its optimisers, of the last mark."""
-        copied(self._marked, self._state())  # in place: recorded steps read these tensors
+        copy_tensors(self._marked, self._state())  # in place: recorded steps read these tensors
         for optimiser in self._optimisers:
             optimiser.restore()
 
@@ -446,7 +446,7 @@ class RepairableMLP(Repairable):
 
 
 def under_repair(model: nn.Module, cohort: Cohort) -> Repairable:
-    """A copy of the network, ready for repair; one error with all of its problems."""
+    """A copy of the network, ready for repair on the rows of the cohort; one error with all problems of the two."""
     check_repairable(model, cohort)
     if type(model) is MLP and all(p.requires_grad for p in model.parameters()):
         return RepairableMLP(model, cohort.inputs[:])

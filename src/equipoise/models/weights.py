@@ -22,9 +22,11 @@ from torch import Tensor
 
 from equipoise.errors import BadInput, raise_all
 
-NESTED = ("state_dict", "model_state_dict", "model")  # where training scripts put the weights inside a checkpoint
-WRAPPERS = ("module.", "_orig_mod.", "model.")  # before every key of weights saved from nn.DataParallel, torch.compile or Lightning
-PICKLE = re.compile(rb"PK|\x80[\x02-\x05]")  # the first bytes of a zip archive, as torch writes it, or of a pickle of protocol 2 or above
+NESTED_KEYS = ("state_dict", "model_state_dict", "model")  # where training scripts put the weights inside a checkpoint
+WRAPPER_PREFIXES = ("module.", "_orig_mod.", "model.")  # before every key of weights saved from nn.DataParallel, torch.compile or Lightning
+PICKLE_START = re.compile(
+    rb"PK|\x80[\x02-\x05]"
+)  # the first bytes of a zip archive, as torch writes it, or of a pickle of protocol 2 or above
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,10 +72,10 @@ def _scalar(kind: _Dtype, raw: bytes) -> Any:
     return np.frombuffer(raw, kind.dtype)[0]
 
 
-PATHS = ("Path", "PosixPath", "PurePosixPath", "WindowsPath", "PureWindowsPath", "PurePath")
-ALLOWED: list[Any] = [  # besides torch's own; some with the name that a pickle has for them
+PATH_TYPES = ("Path", "PosixPath", "PurePosixPath", "WindowsPath", "PureWindowsPath", "PurePath")
+ALLOWED_TYPES: list[Any] = [  # besides torch's own; some with the name that a pickle has for them
     *(argparse.Namespace, dt.datetime, dt.date, dt.time, dt.timedelta, dt.timezone),
-    *((Path, f"{module}.{name}") for module in ("pathlib", "pathlib._local") for name in PATHS),
+    *((Path, f"{module}.{name}") for module in ("pathlib", "pathlib._local") for name in PATH_TYPES),
     *((_scalar, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")),
     *((_Array, f"numpy.{name}") for name in ("ndarray", "core.multiarray._reconstruct", "_core.multiarray._reconstruct")),
     (_Dtype, "numpy.dtype"),
@@ -94,7 +96,7 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
         return Checkpoint(safetensors_in(path.read_bytes(), str(path)))
     whole: Any = _load_pickle(path)
     content = whole if isinstance(whole, dict) else {}
-    under = next((key for key in NESTED if isinstance(content.get(key), dict)), None)
+    under = next((key for key in NESTED_KEYS if isinstance(content.get(key), dict)), None)
     state: dict[str, Any] = content if under is None else content[under]
     others = [f"{key!r}, of type {type(value).__name__}" for key, value in state.items() if not isinstance(value, Tensor)]
     if not state or others or not all(isinstance(key, str) for key in state):
@@ -147,7 +149,7 @@ def _unusable_weights(state: Mapping[str, Tensor]) -> list[str]:
 
 def _load_pickle(path: Path) -> object:
     """The content of a torch file if it is plain data. Pickle fails in many ways on other files, so any error is caught."""
-    with warnings.catch_warnings(), torch.serialization.safe_globals(ALLOWED):
+    with warnings.catch_warnings(), torch.serialization.safe_globals(ALLOWED_TYPES):
         warnings.simplefilter("ignore")  # about pickle protocols; the error is enough
         try:
             with path.open("rb") as file:
@@ -158,7 +160,7 @@ def _load_pickle(path: Path) -> object:
         except zipfile.BadZipFile as error:
             raise BadInput(f"{path} is a damaged torch file: {error}. Copy or save it again, and compare checksums.") from error
         except Exception as error:
-            if not isinstance(error, pickle.UnpicklingError) or not PICKLE.match(start):
+            if not isinstance(error, pickle.UnpicklingError) or not PICKLE_START.match(start):
                 raise BadInput(
                     f"{path} is not a readable torch file. Save model.state_dict() with torch.save, or as safetensors."
                 ) from error
@@ -179,7 +181,7 @@ def prefix_of(keys: Iterable[str], network_keys: Iterable[str]) -> str:
     'module.'
     """
     keys, network_keys, prefix = list(keys), list(network_keys), ""
-    while wrapper := next((w for w in WRAPPERS if keys and all(key.startswith(prefix + w) for key in keys)), ""):
+    while wrapper := next((w for w in WRAPPER_PREFIXES if keys and all(key.startswith(prefix + w) for key in keys)), ""):
         if any(key.startswith(wrapper) for key in network_keys):
             break
         prefix += wrapper
@@ -210,6 +212,6 @@ def bare(key: str) -> str:
     >>> bare("module._orig_mod.features.weight")
     'features.weight'
     """
-    while wrapper := next((w for w in WRAPPERS if key.startswith(w)), ""):
+    while wrapper := next((w for w in WRAPPER_PREFIXES if key.startswith(w)), ""):
         key = key.removeprefix(wrapper)
     return key
