@@ -391,10 +391,9 @@ def encoding_parts(layers: pd.DataFrame, level: float = 0.95) -> list[Part]:
             for k, (measure, label) in enumerate(AUROC_LABELS.items()):
                 auroc = Estimate(row[measure], row[f"{measure}_low"], row[f"{measure}_high"])
                 layer = ((Span(row["layer"]),), str(row["depth"]), f"{row['width']:,}") if k == 0 else ("", "", "")
-                shown = Cell(value=auroc, kind="area", style="shown" if auroc.low > row["chance"] else "")
-                rows.append((*layer, LAYER_ROWS[label], shown))
+                rows.append((*layer, LAYER_ROWS[label], Cell(value=auroc, kind="area", style="shown" if auroc.low > row["chance"] else "")))
         words = ("How well ", Span(name), f" can be predicted from the inputs of a layer: AUROC of a probe, {percent(level)} intervals")
-        parts.append(table(words, ["layer", "depth", "width", Column("among", style="text"), "AUROC"], rows))
-        parts.append(Items([(Span(name), f": {note}.") for note in dict.fromkeys(own["note"]) if note]))
+        notes = Items([(Span(name), f": {note}.") for note in dict.fromkeys(own["note"]) if note])
+        parts += [table(words, ["layer", "depth", "width", Column("among", style="text"), "AUROC"], rows), notes]
     chance = "0.5 or less is chance (bold: the interval is above it). Among rows of one label, differences in prevalence have no effect."
     return [*parts, Items([f"{chance} {wording.READ_IS_NOT_USED}"])]
