@@ -20,7 +20,7 @@ from sklearn.metrics import balanced_accuracy_score
 
 from equipoise.comparison import audit
 from equipoise.data import Attribute, Scores
-from equipoise.measures import Cells, cell_index, gap_values, multiplicities, sums_by_unit, sweep, units_of
+from equipoise.measures import Cells, cell_index, resample_counts, sums_by_unit, sweep, units_of
 
 
 def seconds(function: Callable[[], object]) -> float:
@@ -80,8 +80,8 @@ def patients() -> list[dict[str, object]]:
     def ours() -> object:
         cell = cell_index(y, codes, 2)
         table = np.concatenate([sums_by_unit(units, cell, values, 6) for values in (1.0, f)], axis=1)
-        drawn = np.concatenate([block @ table for block in multiplicities(len(table), 1000, 0)]).reshape(1000, 2, 3, 2)
-        return gap_values("eod", Cells(("ref", "other"), drawn[:, 0], drawn[:, 1]))
+        drawn = np.concatenate([block @ table for block in resample_counts(len(table), 1000, 0)]).reshape(1000, 2, 3, 2)
+        return Cells(("ref", "other"), drawn[:, 0], drawn[:, 1]).gaps("eod")
 
     draws = 5
 

@@ -163,13 +163,13 @@ def prepared(case: Case) -> tuple[Any, Any, Any]:
 
 def judged(candidate: Any, test: Any) -> tuple[float, float, Any]:
     """The gap, the performance and the decisions of a result on rows that it has not seen."""
-    from equipoise.measures import gap_values, largest_gap, performance_values, tabulate
+    from equipoise.measures import Cells, largest_gap
     from equipoise.models import predict
 
     scores = predict(candidate.model, test)
     decisions = candidate.rule.decide(scores)
-    cells = tabulate(decisions, scores.y, scores.attribute)
-    return float(largest_gap(gap_values(MEASURE, cells))), float(performance_values(PERFORMANCE, cells)), decisions
+    cells = Cells.of(decisions, scores.y, scores.attribute)
+    return float(largest_gap(cells.gaps(MEASURE))), float(cells.performance(PERFORMANCE)), decisions
 
 
 def run_case(case: Case) -> list[dict[str, Any]]:

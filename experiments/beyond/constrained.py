@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 import equipoise as eq
-from equipoise.measures import gap_values, performance_values, tabulate
+from equipoise.measures import Cells
 from equipoise.methods import run_method
 from equipoise.models import MLP, predict
 from equipoise.studies import read_plan
@@ -102,10 +102,10 @@ def main() -> None:
                 rows = []
                 for candidate, part in zip(found, parts, strict=True):
                     scores = predict(candidate.model, part.test)
-                    cells = tabulate(candidate.rule.decide(scores), scores.y, scores.attribute)
+                    cells = Cells.of(candidate.rule.decide(scores), scores.y, scores.attribute)
                     chosen = candidate.trace.iloc[candidate.chosen]
-                    performance = float(performance_values("balanced_accuracy", cells))
-                    rows.append((gap_values(measure, cells)[0], performance, chosen["gap"], chosen["performance"]))
+                    performance = float(cells.performance("balanced_accuracy"))
+                    rows.append((cells.gaps(measure)[0], performance, chosen["gap"], chosen["performance"]))
                 gap, performance, valid_gap, valid_performance = np.array(rows).T
                 print(
                     f"| {name} | {measure} | {method} | {min_performance or ''} | {gap.mean():+.3f} ({gap.std(ddof=1):.3f}) "

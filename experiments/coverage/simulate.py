@@ -28,9 +28,10 @@ import pandas as pd
 
 import equipoise as eq
 from equipoise.data import Attribute, Scores
-from equipoise.measures import GAPS, AuditSpec, Paired, coefficients
-from equipoise.measures.auditing import detectable_gaps, estimate_performance
-from equipoise.measures.gaps import PERFORMANCE, thresholds_of
+from equipoise.measures import GAPS, AuditSpec, PairedDecisions, measure_of
+from equipoise.measures.audit_spec import thresholds_of
+from equipoise.measures.estimation import detectable_gaps, estimate_performance
+from equipoise.measures.measure_table import PERFORMANCE
 from equipoise.measures.moments import Moments, moments_of
 from equipoise.measures.score_measures import aurocs, binned_error, decision_curves, estimate_scores
 
@@ -231,7 +232,7 @@ class World:
     def gap(self, measure: str, group: int, cut: float = 0.0, noise: float = 0.0) -> float:
         """The true gap of a group, at a threshold on x that is that of the group only, with noise in both groups."""
         own, reference = self.rates(cut, group, noise), self.rates(0.0, 0, noise)
-        return sum(sign * (own[name] - reference[name]) for name, sign in coefficients(measure).items())
+        return sum(sign * (own[name] - reference[name]) for name, sign in measure_of(measure).coefficients.items())
 
 
 FIXED = 0.9  # the specificity at which sensitivity is reported, and the reverse
@@ -303,7 +304,7 @@ def hits_of(samples: Sequence[Sample], world: World) -> Iterator[Hit]:
         part = slice(groups * k, groups * (k + 1))
         own = Moments(sums.ratios, sums.total[part], sums.second[part], sums.rows[part], sums.units[part])
         for measure in (*GAPS, *ALSO):
-            signed = coefficients(measure)
+            signed = measure_of(measure).coefficients
             _, low, high = own.gap(signed).limits(0.95)
             patients = np.min([own[name].patients for name in signed], axis=0)
             events = np.min([_events(own, name, world) for name in signed], axis=0)
@@ -326,7 +327,7 @@ def _events(sums: Moments, name: str, world: World) -> FloatArray:
 
 def changes_of(scores: Scores, before: FloatArray, after: FloatArray, repair: str, world: World, settings: AuditSpec) -> Iterator[Hit]:
     """Every paired interval of a change of the decisions."""
-    pair, noise = Paired(scores, (before, after), settings), NOISE[repair]
+    pair, noise = PairedDecisions(scores, (before, after), settings), NOISE[repair]
     flips = np.zeros((len(scores.attribute.levels), 2))  # changed decisions, by group and label
     np.add.at(flips, (scores.attribute.codes, scores.y), np.abs(after - before))
     for shift in pair.shifts():
@@ -401,7 +402,7 @@ def power_of(sample: Sample, world: World, measure: str, seed: int) -> Iterator[
 
     The power is stated for these cells, so patients, labels and groups stay as they are.
     """
-    groups, signed = len(world.design.share), coefficients(measure)
+    groups, signed = len(world.design.share), measure_of(measure).coefficients
     sums = moments_of(sample.before, sample.y, sample.group, groups, sample.unit, sample.weight)
     if min(sums[name].patients[:2].min() for name in signed) < AuditSpec().min_patients:
         return

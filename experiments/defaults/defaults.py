@@ -125,7 +125,7 @@ def run_case(case: Case) -> list[dict[str, Any]]:
     torch.set_num_threads(1)
     import equipoise as eq
     from equipoise.errors import EquipoiseError
-    from equipoise.measures import gap_values, largest_gap, performance_values, tabulate
+    from equipoise.measures import Cells, largest_gap
     from equipoise.models import predict
 
     parts, model = prepared(case)
@@ -150,8 +150,8 @@ def run_case(case: Case) -> list[dict[str, Any]]:
                 found = eq.debias(model, parts.valid, measure=measure, seed=case.seed, train=train, **settings)
                 row["seconds"] = time.perf_counter() - start
                 scores = predict(found.model, parts.test)
-                cells = tabulate(found.rule.decide(scores), scores.y, scores.attribute)
-                row |= {"gap": float(largest_gap(gap_values(measure, cells))), "performance": float(performance_values(PERFORMANCE, cells))}
+                cells = Cells.of(found.rule.decide(scores), scores.y, scores.attribute)
+                row |= {"gap": float(largest_gap(cells.gaps(measure))), "performance": float(cells.performance(PERFORMANCE))}
                 row |= {"outcome": str(found.outcome or ""), "took": found.ran, "needs_group": found.rule.needs_group, "problem": ""}
             except EquipoiseError as error:
                 row |= {"seconds": time.perf_counter() - start, "outcome": "refused", "problem": str(error).replace("\n", " ")[:300]}

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from equipoise.measures.histories import change_evidence, confidence_sequence, first_period
-from equipoise.measures.moments import DECISIONS, Moments
+from equipoise.measures.moments import DECISION_RATIOS, Moments
 
 PERIODS, REPETITIONS, LEVEL = 50, 2000, 0.95
 ALPHA = (1 - LEVEL) / 2  # for the level and for the change of one gap
@@ -79,7 +79,7 @@ def moments(patients: np.ndarray, hits: np.ndarray, squares: np.ndarray, rows: i
     total[:, 1], total[:, 3] = rows * patients, hits
     second[:, 1, 1], second[:, 3, 3] = rows**2 * patients, squares
     second[:, 1, 3] = second[:, 3, 1] = rows * hits
-    ratios = DECISIONS
+    ratios = DECISION_RATIOS
     held, units = np.zeros((n, len(ratios))), np.zeros((n, len(ratios)))
     held[:, list(ratios).index("tpr")], units[:, list(ratios).index("tpr")] = rows * patients, patients
     return Moments(ratios, total, second, held, units)

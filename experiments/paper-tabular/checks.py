@@ -21,7 +21,7 @@ import torch
 from scipy.stats import multivariate_normal
 
 import equipoise as eq
-from equipoise.measures import gap_values, performance_functional, tabulate
+from equipoise.measures import Cells, performance_functional
 from equipoise.methods import Label, run_method
 from equipoise.methods.evaluation import LabelResult
 from equipoise.models import predict
@@ -40,8 +40,8 @@ def report(what: str, candidates: Sequence[eq.Candidate], parts: Sequence[eq.Par
     rows = []
     for candidate, part in zip(candidates, parts, strict=True):
         scores = predict(candidate.model, part.test)
-        cells = tabulate(candidate.rule.decide(scores), scores.y, scores.attribute)
-        rows.append((gap_values(measure, cells)[0], float(performance_functional("balanced_accuracy", cells.n)(cells))))
+        cells = Cells.of(candidate.rule.decide(scores), scores.y, scores.attribute)
+        rows.append((cells.gaps(measure)[0], float(performance_functional("balanced_accuracy", cells.n)(cells))))
     (gap, performance), (gap_sd, performance_sd) = np.mean(rows, 0), np.std(rows, 0, ddof=1)
     print(f"{what}, {measure}, {len(rows)} splits: bias {gap:+.3f} ({gap_sd:.3f}), BA {performance:.3f} ({performance_sd:.3f})", flush=True)
 
@@ -75,8 +75,8 @@ def on_grid(self: Label, scores: np.ndarray, max_gap: float | None = None, least
     if max_gap is None or least is not None:
         return EXACT(self, scores, max_gap, least)
     thresholds = np.linspace(0, 1, 101)
-    tables = [tabulate((scores > t).astype(float), self.y, self.attribute) for t in thresholds]
-    gaps = np.array([gap_values(self.measure, c)[..., 0] for c in tables])  # (thresholds, R)
+    tables = [Cells.of((scores > t).astype(float), self.y, self.attribute) for t in thresholds]
+    gaps = np.array([c.gaps(self.measure)[..., 0] for c in tables])  # (thresholds, R)
     performances = np.array([performance_functional(self.performance, c.n)(c) for c in tables])
     best, r = np.where(np.abs(gaps) < max_gap, performances, 0).argmax(0), np.arange(len(scores))
     return LabelResult(gaps[best, r], performances[best, r], np.nextafter(thresholds[best], 2))  # theirs decides by >, ours by >=
@@ -100,8 +100,8 @@ def random_on_bank(weights: str, seed: int) -> list[dict[str, Any]]:
         goal = eq.Goal("spd", max_gap=0.05 if method == "random" else None, selection="paper")
         candidate = run_method(method, model, parts.valid, {"": goal}, seed=seed)
         test = predict(candidate.model, parts.test)
-        cells = tabulate(candidate.rule.decide(test), test.y, test.attribute)
-        gap, performance = gap_values("spd", cells)[0], float(performance_functional("balanced_accuracy", cells.n)(cells))
+        cells = Cells.of(candidate.rule.decide(test), test.y, test.attribute)
+        gap, performance = cells.gaps("spd")[0], float(performance_functional("balanced_accuracy", cells.n)(cells))
         found.append({**common, "variant": f"{method}, {search}", "gap": gap, "performance": performance})
     Label.evaluate = EXACT  # type: ignore[method-assign]
     return found

@@ -12,7 +12,8 @@ import pandas as pd
 from sklearn.base import BaseEstimator, ClassifierMixin
 
 import equipoise as eq
-from equipoise.measures import FloatArray, gap_values, largest_gap, performance_values, tabulate
+from equipoise.data import FloatArray
+from equipoise.measures import Cells, largest_gap
 
 Decide = Callable[[eq.Scores], FloatArray]
 Fit = Callable[[], Decide]
@@ -119,9 +120,9 @@ def aif360_data(scores: eq.Scores, threshold: float = 0.5) -> tuple[Any, Any]:
 
 def measured(measure: str, decisions: Any, rows: eq.Cohort | eq.Scores) -> dict[str, float]:
     """The largest gap, with its sign, and balanced accuracy of decisions or of their probabilities."""
-    cells = tabulate(np.asarray(decisions, dtype=np.float64), rows.y, rows.attribute)
-    performance = float(performance_values("balanced_accuracy", cells))
-    return {"gap": float(largest_gap(gap_values(measure, cells))), "balanced_accuracy": performance}
+    cells = Cells.of(np.asarray(decisions, dtype=np.float64), rows.y, rows.attribute)
+    performance = float(cells.performance("balanced_accuracy"))
+    return {"gap": float(largest_gap(cells.gaps(measure))), "balanced_accuracy": performance}
 
 
 def _pairs(score: FloatArray) -> FloatArray:

@@ -48,8 +48,8 @@ from oxonfair.utils.group_metric_classes import BaseGroupMetric
 from sklearn.linear_model import LogisticRegression
 
 import equipoise as eq
-from equipoise.data import Attribute
-from equipoise.measures import RATES, FloatArray, terms
+from equipoise.data import Attribute, FloatArray
+from equipoise.measures import RATES, measure_of
 from equipoise.methods import Label, equalised_odds, reject_option
 from equipoise.methods import blind_rule as bias_problem
 from equipoise.methods.blind_rule import path
@@ -241,7 +241,7 @@ def our_multipliers(given: Simulated, bounds: int = 24) -> FloatArray:
     posteriors = bias_problem.Posteriors(given.chance, (given.posterior,))
     nobody = Probe(np.zeros((2, 1)), np.zeros(2), np.zeros((0, 2)), 0.0, 0.0)  # the posteriors are given
     slope, centre = bias_problem._line(goal.performance, given.chance, given.cohort)
-    heads = Heads(nobody, (nobody,), tuple(RATES[rate] for rate in terms(goal.measure)), centre)
+    heads = Heads(nobody, (nobody,), tuple(RATES[rate] for rate in measure_of(goal.measure).rates), centre)
     problem = bias_problem.Problem(given.cohort, goal, heads, posteriors, posteriors, slope)
     best, decisions = -np.inf, np.zeros(ROWS)
     for step in path(problem, bounds):

@@ -22,7 +22,7 @@ from aif360.algorithms.postprocessing import EqOddsPostprocessing, RejectOptionC
 from libraries import AIF360_NAMES, PRIVILEGED, UNPRIVILEGED, aif360_data, fairlearn_thresholds, measured
 
 import equipoise as eq
-from equipoise.measures import FloatArray
+from equipoise.data import FloatArray
 from equipoise.methods import equalised_odds, reject_option
 from equipoise.models import Training, predict
 

@@ -19,9 +19,9 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
 
-from equipoise.data import Attribute, FeatureTable, Scores, assign_folds, generator
+from equipoise.data import Attribute, FeatureTable, FloatArray, Scores, assign_folds, generator
 from equipoise.errors import BadInput, pick
-from equipoise.measures import FloatArray, Gap, Rule
+from equipoise.measures import Gap, Rule
 from equipoise.methods import DEFAULT_MEASURE, METHODS, Candidate, Outcome, debias, make_settings
 
 PASSED_ON = ("method", "measure", "max_gap", "max_loss", "min_performance", "threshold", "force")  # to `eq.debias`

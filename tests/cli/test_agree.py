@@ -17,20 +17,7 @@ from equipoise.disk import folders
 from equipoise.measures import GAPS
 from equipoise.report import p_value_words
 from equipoise.report.wording.names import distinct, gap_words, upper_bound_words
-from support.shown_numbers import (
-    NUMBER,
-    PATIENTS,
-    PLAIN,
-    RATES,
-    SHOWN,
-    Interval,
-    all_ends,
-    cell_of,
-    ends_of,
-    is_near,
-    is_shown,
-    named_by,
-)
+from support.shown_numbers import NUMBER, PATIENTS, PLAIN, RATES, SHOWN, Interval, all_ends, cell_of, ends_of, is_near, is_shown, named_by
 
 LABELS = ["Effusion", "Mass"]
 METHODS = [
@@ -284,7 +271,7 @@ def _check(folder: Path, printed: str) -> int:
 @pytest.fixture
 def audits(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Records the audits of a command, to check that nothing is audited twice."""
-    audit_module = importlib.import_module("equipoise.measures.auditing")
+    audit_module = importlib.import_module("equipoise.measures.estimation")
     done, real = [], audit_module._label_audit
 
     def counted(source: Any, *rest: Any, **named: Any) -> Any:

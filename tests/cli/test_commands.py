@@ -13,7 +13,7 @@ import pytest
 
 from equipoise import __version__, cli
 from equipoise.measures import GAPS
-from equipoise.measures.gaps import PERFORMANCE
+from equipoise.measures.measure_table import PERFORMANCE
 from support.facts import says
 from support.scores_file import AUDIT, SHORT, scores_frame, scores_with, write_csv
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from equipoise.comparison.baseline import MOST_HELD_OUT, SMALL_SIDE, STATISTICS, _features, _sampled, fit_baseline
-from equipoise.data import Attribute, Cohort, Images, Scores
-from equipoise.measures import Baseline, FloatArray
+from equipoise.data import Attribute, Cohort, FloatArray, Images, Scores
+from equipoise.measures import Baseline
 from support.goals import paper_goal
 
 GOAL = paper_goal("eod")

@@ -9,7 +9,7 @@ from equipoise.comparison import Comparison, ScoredCandidate
 from equipoise.comparison.findings import Affected, affected, all_attributes, balances
 from equipoise.data import Attribute, Scores
 from equipoise.errors import BadInput
-from equipoise.measures import AuditSpec, Paired, Threshold, shown_scores
+from equipoise.measures import AuditSpec, PairedDecisions, Threshold, shown_scores
 from support.cases import small_case
 
 SETTINGS = AuditSpec()
@@ -20,8 +20,8 @@ def _affected(case: Comparison) -> list[Affected]:
     return affected(test, case.original.decisions(), case.result.decisions(), all_attributes(test))
 
 
-def _paired(original: ScoredCandidate, tried: ScoredCandidate) -> Paired:
-    return Paired(original.test, (original.decisions(), tried.decisions()), SETTINGS)
+def _paired(original: ScoredCandidate, tried: ScoredCandidate) -> PairedDecisions:
+    return PairedDecisions(original.test, (original.decisions(), tried.decisions()), SETTINGS)
 
 
 def _case(before: list[float], after: list[float], y: list[int], groups: str, patients: list[str] | None = None) -> Comparison:
@@ -137,7 +137,7 @@ def test_the_interval_of_the_change_has_coverage_near_zero():
         v = np.where(rng.random(400) < 0.8, u, rng.random(400))
         p = np.array([[rates[level][at] for level in ("M", "F")] for at in (0, 1)])[:, sex.codes]
         scores = Scores(y, u, (sex,), None, np.arange(400).astype(object), "test")
-        change = Paired(scores, ((u < p[0]).astype(float), (v < p[1]).astype(float)), SETTINGS).gap_change("eod", "F")
+        change = PairedDecisions(scores, ((u < p[0]).astype(float), (v < p[1]).astype(float)), SETTINGS).gap_change("eod", "F")
         covered.append(change.low <= truth <= change.high)
     assert 0.92 <= np.mean(covered) <= 0.985
 

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import equipoise as eq
-from equipoise.measures import AuditSpec, Paired, read_audit
+from equipoise.measures import AuditSpec, PairedDecisions, read_audit
 from support.facts import facts
 
 NO_CURVES = {"thresholds": "0.2:0.3", "measures": ["eod", "spd"]}
@@ -38,7 +38,7 @@ def test_two_models_on_the_same_patients_are_matched_by_id_in_any_order():
     gap = row(found.gaps, measure="eod")
     expected = [eq.audit(subject, measures=["eod"], thresholds="0.2:0.3")["eod"].value for subject in (one, other)]
     assert [gap["first"], gap["second"]] == pytest.approx(expected)
-    both = Paired(one, ((table.p >= 0.5).to_numpy(float), (table.q >= 0.5).to_numpy(float)), AuditSpec()).gap_change("eod", "F")
+    both = PairedDecisions(one, ((table.p >= 0.5).to_numpy(float), (table.q >= 0.5).to_numpy(float)), AuditSpec()).gap_change("eod", "F")
     assert (gap["value"], gap["low"], gap["high"]) == pytest.approx((both.value, both.low, both.high))
     changed = (table.p >= 0.5) != (table.q >= 0.5)
     assert found.affected["new"][0].counts[-1].changed == changed.sum()

@@ -13,7 +13,7 @@ from equipoise.comparison import audit
 from equipoise.data import Cohort, Scores
 from equipoise.errors import BadInput, EmptyCell, UnknownName
 from equipoise.measures import GAPS, GROUP_MEASURES, Threshold, choose_rule, p_values
-from equipoise.measures.gaps import PERFORMANCE
+from equipoise.measures.measure_table import PERFORMANCE
 from equipoise.measures.permutation import holm
 from support.facts import facts, says, suggests
 

@@ -7,7 +7,7 @@ from scipy.stats import norm
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import brier_score_loss
 
-from equipoise.measures.calibration import CERTAIN, CONSTANT, SEPARATED, TOO_FEW, Scored, brier, recalibration_limits
+from equipoise.measures.calibration import CERTAIN, CONSTANT, SEPARATED, TOO_FEW, ScoredRows, brier, recalibration_limits
 from equipoise.measures.cells import FloatArray, IntArray
 from equipoise.measures.score_measures import binned_error
 
@@ -31,7 +31,7 @@ def test_slope_intercept_and_brier_of_each_group_are_those_of_scikit_learn() -> 
     p, y, code, patient = simulated(400, 3, 0, slope=0.7, offset=0.4)
     weight = np.random.default_rng(1).uniform(0.5, 3.0, len(p))
     for w in (None, weight):
-        rows = Scored.of(p, y, code, 3, patient, w)
+        rows = ScoredRows.of(p, y, code, 3, patient, w)
         intercept, slope, large = recalibration_limits(rows, 0.95, 5)
         loss = brier(rows, 0.95, 5)
         for k in range(3):
@@ -52,9 +52,9 @@ def test_integer_weights_give_the_values_of_replicated_rows_and_weights_of_one_c
     p, y, code, patient = simulated(200, 2, 3)
     times = np.random.default_rng(2).integers(1, 4, len(p))
     rows = np.repeat(np.arange(len(p)), times)
-    plain = Scored.of(p, y, code, 2, patient)
-    weighted = Scored.of(p, y, code, 2, patient, times.astype(float))
-    replicated = Scored.of(p[rows], y[rows], code[rows], 2, patient[rows])
+    plain = ScoredRows.of(p, y, code, 2, patient)
+    weighted = ScoredRows.of(p, y, code, 2, patient, times.astype(float))
+    replicated = ScoredRows.of(p[rows], y[rows], code[rows], 2, patient[rows])
     for one, other in zip(
         (*recalibration_limits(weighted, 0.95, 5), brier(weighted, 0.95, 5)),
         (*recalibration_limits(replicated, 0.95, 5), brier(replicated, 0.95, 5)),
@@ -62,7 +62,7 @@ def test_integer_weights_give_the_values_of_replicated_rows_and_weights_of_one_c
     ):
         assert one.value == pytest.approx(other.value, abs=1e-8)
     assert binned_error(weighted, 0.95, 0).value == pytest.approx(binned_error(replicated, 0.95, 0).value, abs=1e-12)
-    unit = Scored.of(p, y, code, 2, patient, np.ones(len(p)))
+    unit = ScoredRows.of(p, y, code, 2, patient, np.ones(len(p)))
     for one, other in zip(
         (*recalibration_limits(unit, 0.95, 5), brier(unit, 0.95, 5)),
         (*recalibration_limits(plain, 0.95, 5), brier(plain, 0.95, 5)),
@@ -70,7 +70,7 @@ def test_integer_weights_give_the_values_of_replicated_rows_and_weights_of_one_c
     ):
         assert one.value.tolist() == other.value.tolist()
         assert one.low.tolist() == other.low.tolist()
-    scaled = Scored.of(p, y, code, 2, patient, 7.5 * times)
+    scaled = ScoredRows.of(p, y, code, 2, patient, 7.5 * times)
     for one, other in zip(recalibration_limits(scaled, 0.95, 5), recalibration_limits(weighted, 0.95, 5), strict=True):
         assert one.low == pytest.approx(other.low, abs=1e-8)
         assert one.high == pytest.approx(other.high, abs=1e-8)
@@ -78,14 +78,14 @@ def test_integer_weights_give_the_values_of_replicated_rows_and_weights_of_one_c
 
 def test_unequal_weights_and_repeated_rows_of_a_patient_widen_the_intervals() -> None:
     p, y, code, patient = simulated(300, 1, 5)
-    alone = recalibration_limits(Scored.of(p, y, code, 1, patient), 0.95, 5)
+    alone = recalibration_limits(ScoredRows.of(p, y, code, 1, patient), 0.95, 5)
     twice = np.repeat(np.arange(300), 2)
-    copied = recalibration_limits(Scored.of(p[twice], y[twice], code[twice], 1, patient[twice]), 0.95, 5)
+    copied = recalibration_limits(ScoredRows.of(p[twice], y[twice], code[twice], 1, patient[twice]), 0.95, 5)
     for one, other in zip(alone, copied, strict=True):
         assert other.value == pytest.approx(one.value, abs=1e-8)
         assert other.high - other.low == pytest.approx(one.high - one.low, rel=0.1)  # copies change what the model says of the variance
     heavy = np.where(np.arange(300) % 10 == 0, 20.0, 1.0)
-    uneven = recalibration_limits(Scored.of(p, y, code, 1, patient, heavy), 0.95, 5)
+    uneven = recalibration_limits(ScoredRows.of(p, y, code, 1, patient, heavy), 0.95, 5)
     for one, other in zip(alone, uneven, strict=True):
         assert (other.high - other.low > 1.3 * (one.high - one.low)).all()
 
@@ -100,12 +100,12 @@ def test_what_cannot_be_fitted_has_a_reason_instead_of_a_number() -> None:
         CERTAIN: (np.append(spread[1:], 0.0), np.append(half[1:], 1)),
     }
     for reason, (p, y) in cases.items():
-        intercept, slope, large = recalibration_limits(Scored.of(p, y, np.zeros(40, int), 1, np.arange(40)), 0.95, 5)
+        intercept, slope, large = recalibration_limits(ScoredRows.of(p, y, np.zeros(40, int), 1, np.arange(40)), 0.95, 5)
         assert slope.why == (reason,)
         assert np.isnan([slope.value[0], slope.low[0], slope.high[0]]).all()
         assert np.isnan(intercept.value[0]) == (reason in (TOO_FEW, CERTAIN))
         assert large.low[0] <= large.value[0] <= large.high[0]
-    backwards = recalibration_limits(Scored.of(spread, (spread < 0.5).astype(int), np.zeros(40, int), 1, np.arange(40)), 0.95, 5)[1]
+    backwards = recalibration_limits(ScoredRows.of(spread, (spread < 0.5).astype(int), np.zeros(40, int), 1, np.arange(40)), 0.95, 5)[1]
     assert backwards.why == (SEPARATED,)
 
 
@@ -113,15 +113,15 @@ def test_certain_scores_that_are_right_say_nothing_about_the_slope() -> None:
     p, y, code, patient = simulated(200, 1, 7)
     more = np.concatenate([p, np.zeros(30), np.ones(10)])
     labels = np.concatenate([y, np.zeros(30, int), np.ones(10, int)])
-    without = recalibration_limits(Scored.of(p, y, code, 1, patient), 0.95, 5)
-    with_them = recalibration_limits(Scored.of(more, labels, np.zeros(240, int), 1, np.arange(240)), 0.95, 5)
+    without = recalibration_limits(ScoredRows.of(p, y, code, 1, patient), 0.95, 5)
+    with_them = recalibration_limits(ScoredRows.of(more, labels, np.zeros(240, int), 1, np.arange(240)), 0.95, 5)
     for one, other in zip(without[:2], with_them[:2], strict=True):
         assert other.value == pytest.approx(one.value, abs=1e-8)
 
 
 def test_without_any_event_the_mean_difference_still_has_an_interval() -> None:
     p = np.full(100, 0.03)
-    large = recalibration_limits(Scored.of(p, np.zeros(100), np.zeros(100, int), 1, np.arange(100)), 0.95, 5)[2]
+    large = recalibration_limits(ScoredRows.of(p, np.zeros(100), np.zeros(100, int), 1, np.arange(100)), 0.95, 5)[2]
     assert large.value[0] == pytest.approx(0.03)
     assert large.high[0] == pytest.approx(0.03)  # there cannot be fewer than none
     assert -0.02 < large.low[0] < 0.03 - 0.02  # up to 3.7 of 100 may have the finding (Wilson), or 5 (twice the standard error of 3)
@@ -130,7 +130,7 @@ def test_without_any_event_the_mean_difference_still_has_an_interval() -> None:
 @pytest.mark.parametrize(("rows", "each", "mean"), [(60, 1, -0.8), (200, 1, -2.5), (300, 3, -1.4)])
 def test_a_calibrated_model_is_seldom_called_miscalibrated(rows: int, each: int, mean: float) -> None:
     p, y, code, patient = simulated(rows, 300, 11, mean=mean, each=each)
-    found = Scored.of(p, y, code, 300, patient)
+    found = ScoredRows.of(p, y, code, 300, patient)
     intercept, slope, large = recalibration_limits(found, 0.95, 5)
     for limits, truth in ((intercept, 0.0), (slope, 1.0), (large, 0.0)):
         known = np.array([not why for why in limits.why])
@@ -144,7 +144,7 @@ def test_a_calibrated_model_is_seldom_called_miscalibrated(rows: int, each: int,
 
 def test_a_miscalibrated_model_is_found() -> None:
     p, y, code, patient = simulated(400, 100, 13, slope=0.5)
-    found = Scored.of(p, y, code, 100, patient)
+    found = ScoredRows.of(p, y, code, 100, patient)
     slope = recalibration_limits(found, 0.95, 5)[1]
     assert np.mean(slope.high < 1) > 0.95
     band = binned_error(found, 0.95, 0)
@@ -155,7 +155,7 @@ def test_a_miscalibrated_model_is_found() -> None:
 def test_the_mean_difference_covers_where_scores_are_wrong_by_more_in_some_patients_than_in_others() -> None:
     """About 10 of 200 have the finding, and the scores say 90 to 100: which scores are in the sample matters as much as the labels."""
     p, y, code, patient = simulated(200, 600, 17, offset=-3.5, mean=0.0)
-    large = recalibration_limits(Scored.of(p, y, code, 600, patient), 0.95, 5)[2]
+    large = recalibration_limits(ScoredRows.of(p, y, code, 600, patient), 0.95, 5)[2]
     x = np.linspace(-10, 10, 4001)
     truth = np.average(expit(x) - expit(x - 3.5), weights=norm.pdf(x / 1.2))
     missed = np.mean((truth < large.low) | (truth > large.high))
@@ -170,7 +170,7 @@ def test_few_patients_with_several_rows_of_one_label_each_keep_the_level() -> No
     unit = np.repeat(np.arange(count), size)
     y, code = label[unit], unit // patients
     x = np.sqrt(0.5) * (rng.normal(size=count)[unit] + rng.normal(size=len(unit))) + 1.8 * (y - 0.5)  # logit P(y = 1) is 1.8 x
-    found = Scored.of(expit(1.8 * x), y, code, groups, unit)
+    found = ScoredRows.of(expit(1.8 * x), y, code, groups, unit)
     _, slope, _ = recalibration_limits(found, 0.95, 5)
     known = np.array([not why for why in slope.why])
     assert known.mean() > 0.95

@@ -6,20 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equipoise.errors import BadInput, UnknownName
-from equipoise.measures import (
-    GAPS,
-    MEASURES,
-    QUOTIENTS,
-    RATES,
-    canonical_name,
-    gap_values,
-    is_quotient,
-    labels_needed,
-    meaning,
-    sweep,
-    tabulate,
-    terms,
-)
+from equipoise.measures import GAPS, MEASURES, RATES, Cells, canonical_name, measure_of, sweep
+from equipoise.measures.measure_table import QUOTIENTS
 from equipoise.methods import Goal
 from support.facts import facts, says, suggests
 from support.random_scores import Sample, samples
@@ -54,13 +42,13 @@ def test_one_measure_has_one_name(given_, name: str):
 
 @given(weights=WEIGHTS, sample=samples(missing=True))
 def test_a_sum_of_rates_is_the_sum_of_its_gaps(weights: dict[str, float], sample: Sample):
-    cells = tabulate(sample.score, sample.y, sample.attribute)
+    cells = Cells.of(sample.score, sample.y, sample.attribute)
     name = canonical_name(weights)
-    assert dict(terms(name)) == pytest.approx(weights, rel=1e-11)
+    assert dict(measure_of(name).rates) == pytest.approx(weights, rel=1e-11)
     single = {"selection": "spd", "tpr": "eod", "fpr": "fpr_gap"}
-    expected = sum(w * gap_values(single[rate], cells) for rate, w in weights.items())
-    np.testing.assert_allclose(gap_values(name, cells), expected, atol=1e-10)
-    assert labels_needed(name) == tuple(sorted(label for rate in weights if (label := RATES[rate]) is not None))
+    expected = sum(w * cells.gaps(single[rate]) for rate, w in weights.items())
+    np.testing.assert_allclose(cells.gaps(name), expected, atol=1e-10)
+    assert measure_of(name).labels == tuple(sorted(label for rate in weights if (label := RATES[rate]) is not None))
     mine = "".join(f"{w:+.17g}*{rate}" for rate, w in weights.items())
     swept = sweep(sample.score, sample.y, sample.attribute, (name, mine))
     np.testing.assert_allclose(np.abs(swept.values[name]), np.abs(swept.values[mine]), atol=1e-10)
@@ -88,6 +76,6 @@ def test_what_is_no_measure_is_said_with_the_rates_and_an_example():
 
 def test_every_measure_has_a_meaning():
     assert set(MEASURES) == {*GAPS, *QUOTIENTS}
-    assert meaning("eod") == MEASURES["eod"].meaning
-    assert says(meaning("2tpr-fpr"), 2, "sensitivity", "-", "false positive rate")
-    assert [is_quotient(m) for m in ("ppv_gap", "npv_gap", "eod", "tpr-fpr")] == [True, True, False, False]
+    assert measure_of("eod").meaning == MEASURES["eod"].meaning
+    assert says(measure_of("2tpr-fpr").meaning, 2, "sensitivity", "-", "false positive rate")
+    assert [measure_of(m).is_quotient for m in ("ppv_gap", "npv_gap", "eod", "tpr-fpr")] == [True, True, False, False]

@@ -10,7 +10,7 @@ from scipy.optimize import linprog
 
 from equipoise.data import Attribute, Scores
 from equipoise.errors import BadInput, UnknownName
-from equipoise.measures import GAPS, RATES, gap_values, largest_gap, performance_values, tabulate, terms, upper_bound
+from equipoise.measures import GAPS, RATES, Cells, largest_gap, measure_of, upper_bound
 from equipoise.methods.equalised_odds import fit as equalised_odds
 from equipoise.methods.thresholds import group_thresholds
 from support.facts import facts
@@ -32,7 +32,7 @@ def _solved(sample: Sample, measure, performance: str, max_gap: float) -> float:
         return (decided & among).sum() / among.sum()
 
     def value(g: int, decided: np.ndarray) -> float:
-        return sum(sign * rate(codes == g, decided, name) for name, sign in terms(measure).items())
+        return sum(sign * rate(codes == g, decided, name) for name, sign in measure_of(measure).rates.items())
 
     share = {1: (y == 1).sum(), 0: (y == 0).sum()} if performance == "balanced_accuracy" else {1: len(y) / 2, 0: len(y) / 2}
     gain = [0.5 * (d & (y == 1)).sum() / share[1] - 0.5 * (d & (y == 0)).sum() / share[0] for _, d in rules]
@@ -67,8 +67,8 @@ def test_no_choice_of_a_threshold_a_group_is_beyond_it(measure: str):
     attribute = Attribute("g", ("a", "b", "c"), code)
     cuts = [np.append(np.unique(score[code == k]), 2.0) for k in range(3)]
     decided = np.array([score >= np.array(cut)[code] for cut in product(*cuts)]).astype(float)
-    cells = tabulate(decided, y, attribute)
-    gap, performance = np.abs(largest_gap(gap_values(measure, cells))), performance_values("balanced_accuracy", cells)
+    cells = Cells.of(decided, y, attribute)
+    gap, performance = np.abs(largest_gap(cells.gaps(measure))), cells.performance("balanced_accuracy")
     best = upper_bound(score, y, code, attribute.levels, measure, "balanced_accuracy", gap)
     assert (performance <= best + 1e-12).all()
     assert upper_bound(score, y, code, attribute.levels, measure, "balanced_accuracy", [2.0])[0] == pytest.approx(performance.max())
@@ -84,8 +84,8 @@ def test_methods_that_know_the_group_stay_within_it(method, seed: int):
     attribute = scores.attribute
     for max_gap in (0.0, 0.05):
         rule = method(scores, paper_goal("eod", max_gap=max_gap)).rule
-        cells = tabulate(rule.decide(scores), y, attribute)
-        gap, performance = float(gap_values("eod", cells)[0]), float(performance_values("balanced_accuracy", cells))
+        cells = Cells.of(rule.decide(scores), y, attribute)
+        gap, performance = float(cells.gaps("eod")[0]), float(cells.performance("balanced_accuracy"))
         [best] = upper_bound(score, y, attribute.codes, attribute.levels, "eod", "balanced_accuracy", [abs(gap)])
         assert performance <= best + 1e-12
         if method is group_thresholds and max_gap:  # thresholds alone come near, on this many patients, where a gap is allowed

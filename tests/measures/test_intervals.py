@@ -14,8 +14,8 @@ from scipy.stats import binom, binomtest, chi2, norm, t
 import equipoise as eq
 from equipoise.data import Scores
 from equipoise.errors import BadInput
-from equipoise.measures import AuditSpec, Paired, gap_values
-from equipoise.measures.intervals import auroc_interval, combined, detectable_gap, halved, quantile, student, tango, wilson
+from equipoise.measures import AuditSpec, PairedDecisions
+from equipoise.measures.intervals import auroc_interval, bisect, combine_limits, detectable_gap, quantile, student, tango, wilson
 from equipoise.measures.moments import Clusters, moments_of, moments_of_change
 from equipoise.measures.score_measures import Ranking
 from support.facts import facts
@@ -68,7 +68,7 @@ def test_a_difference_of_proportions_equals_the_published_example():
     """Newcombe 1998, table II, method 10: 56/70 minus 48/80 is 0.2 [0.0524, 0.3339]."""
     ends = [wilson(p, n) for p, n in ((56 / 70, 70), (48 / 80, 80))]
     low, high = (np.array([float(end[side]) for end in ends]) for side in (0, 1))
-    assert [round(float(x), 4) for x in combined([1, -1], np.array([0.8, 0.6]), low, high)] == [0.2, 0.0524, 0.3339]
+    assert [round(float(x), 4) for x in combine_limits([1, -1], np.array([0.8, 0.6]), low, high)] == [0.2, 0.0524, 0.3339]
 
 
 @given(k=st.integers(0, 30), other=st.integers(0, 12), rho=st.floats(-1, 1))
@@ -76,8 +76,8 @@ def test_a_difference_changes_sign_with_its_terms_and_stays_around_its_value(k: 
     value = np.array([k / 30, other / 12])
     low, high = wilson(value, np.array([30, 12]))
     correlation = np.array([[1, rho], [rho, 1]])
-    gap, below, above = combined([1, -1], value, low, high, correlation)
-    back, down, up = combined([-1, 1], value, low, high, correlation)
+    gap, below, above = combine_limits([1, -1], value, low, high, correlation)
+    back, down, up = combine_limits([-1, 1], value, low, high, correlation)
     assert (gap, below, above) == pytest.approx((-back, -up, -down), abs=1e-12)
     assert below <= gap <= above
 
@@ -129,7 +129,7 @@ def test_points_tried_together_give_the_ends_of_halving_one_by_one(intervals: in
     for _ in range(13):
         middle = (low + high) / 2
         low, high = np.where(outside(middle), low, middle), np.where(outside(middle), middle, high)
-    found = halved(outside, inner, outer, 13, each=each)
+    found = bisect(outside, inner, outer, 13, each=each)
     np.testing.assert_array_equal(found[0], low)
     np.testing.assert_array_equal(found[1], high)
 
@@ -143,7 +143,7 @@ def test_points_tried_together_are_a_few_thousand_numbers(intervals: int) -> Non
         sizes.append(x.size)
         return np.asarray(x > 0.3)
 
-    halved(outside, np.zeros(intervals), np.ones(intervals), 13)
+    bisect(outside, np.zeros(intervals), np.ones(intervals), 13)
     assert 2048 <= max(sizes) <= max(4096, intervals)
 
 
@@ -263,7 +263,7 @@ def test_the_detectable_gap_has_the_power_that_it_states(rate: float, n0: int, n
     d = float(detectable_gap([1.0], np.array([rate]), np.array([float(n0)]), np.array([float(n1)])))
     x0, x1 = np.arange(n0 + 1)[:, None], np.arange(n1 + 1)
     rates = np.stack(np.broadcast_arrays(x1 / n1, x0 / n0), axis=-1)
-    _, low, high = combined([1.0, -1.0], rates, *wilson(rates, np.array([n1, n0])))
+    _, low, high = combine_limits([1.0, -1.0], rates, *wilson(rates, np.array([n1, n0])))
     p0 = (rate * n0 + 1) / (n0 + 2)
     power = []
     for p1 in (p0 - d, p0 + d):
@@ -363,15 +363,15 @@ def test_changes_of_quotients_equal_their_differences_and_are_no_points() -> Non
     before = (rng.random(n) < 0.2 + 0.5 * y).astype(float)
     after = np.where(rng.random(n) < 0.15, 1 - before, before)
     scores = Scores.from_arrays(y, rng.random(n), np.array(["M", "F"])[codes], reference="M")
-    pair = Paired(scores, (before, after), AuditSpec())
+    pair = PairedDecisions(scores, (before, after), AuditSpec())
     for measure in ("ppv_gap", "npv_gap"):
-        old, new = (gap_values(measure, cells)[0] for cells in pair.cells)
+        old, new = (cells.gaps(measure)[0] for cells in pair.cells)
         change = pair.gap_change(measure, "F")
         assert change.value == pytest.approx(new - old, abs=1e-12)
         assert change.low < change.value < change.high
     change = pair.performance_change("f1")
     assert change.value == pytest.approx(sk.f1_score(y, after) - sk.f1_score(y, before), abs=1e-12)
-    same = Paired(scores, (before, before), AuditSpec()).performance_change("f1")
+    same = PairedDecisions(scores, (before, before), AuditSpec()).performance_change("f1")
     assert same.value == 0
     assert same.low < 0 < same.high
 

@@ -8,16 +8,7 @@ from hypothesis import strategies as st
 
 from equipoise.data import Attribute
 from equipoise.errors import EmptyCell, UnknownName
-from equipoise.measures import (
-    GAPS,
-    canonical_name,
-    gap_values,
-    labels_needed,
-    largest_gap,
-    require_cells,
-    tabulate,
-    terms,
-)
+from equipoise.measures import GAPS, Cells, canonical_name, largest_gap, measure_of
 from equipoise.measures.sweeps import gap_functional
 from support.facts import facts, suggests
 from support.random_scores import Sample, samples
@@ -26,9 +17,9 @@ from support.random_scores import Sample, samples
 @given(sample=samples(missing=True), shards=st.integers(1, 7), seed=st.integers(0, 99))
 def test_cell_tables_of_random_shards_add_up_to_the_whole(sample: Sample, shards: int, seed: int):
     shard = np.random.default_rng(seed).integers(0, shards, len(sample.y))
-    whole = tabulate(sample.score, sample.y, sample.attribute, sample.weight)
+    whole = Cells.of(sample.score, sample.y, sample.attribute, sample.weight)
     pieces = [
-        tabulate(
+        Cells.of(
             sample.score[shard == k], sample.y[shard == k], sample.attribute.take(np.flatnonzero(shard == k)), sample.weight[shard == k]
         )
         for k in range(shards)
@@ -41,8 +32,8 @@ def test_cell_tables_of_random_shards_add_up_to_the_whole(sample: Sample, shards
 
 
 def test_tables_of_different_groups_do_not_add_up():
-    a = tabulate([1, 0], [1, 0], Attribute.of(["F", "M"]))
-    b = tabulate([1, 0], [1, 0], Attribute.of(["F", "X"]))
+    a = Cells.of([1, 0], [1, 0], Attribute.of(["F", "M"]))
+    b = Cells.of([1, 0], [1, 0], Attribute.of(["F", "X"]))
     with pytest.raises(ValueError, match="groups"):
         a + b
 
@@ -52,25 +43,25 @@ def test_tables_of_different_groups_do_not_add_up():
 def test_swapping_two_groups_flips_the_sign(gap: str, sample: Sample):
     two = Attribute("g", ("a", "b"), sample.attribute.codes % 2)
     swapped = Attribute("g", ("b", "a"), 1 - two.codes)
-    one, other = (gap_values(gap, tabulate(sample.score, sample.y, a)) for a in (two, swapped))
+    one, other = (Cells.of(sample.score, sample.y, a).gaps(gap) for a in (two, swapped))
     np.testing.assert_allclose(one, -other, atol=1e-12)
 
 
 @pytest.mark.parametrize("gap", list(GAPS))
 @given(sample=samples(missing=True))
 def test_gradient_of_the_proxy_with_respect_to_the_scores_is_w(gap: str, sample: Sample):
-    cells = tabulate(sample.score, sample.y, sample.attribute)
+    cells = Cells.of(sample.score, sample.y, sample.attribute)
     w = torch.from_numpy(gap_functional(gap, cells.n, 1).weights(sample.y, sample.attribute.codes))
     f = torch.from_numpy(sample.score).requires_grad_()
     value = (f * w).sum()
     value.backward()
     assert torch.equal(f.grad, w)
-    assert float(value.detach()) == pytest.approx(float(gap_values(gap, cells)[0]), abs=1e-12)
+    assert float(value.detach()) == pytest.approx(float(cells.gaps(gap)[0]), abs=1e-12)
 
 
 @given(sample=samples(), batches=st.integers(1, 5))
 def test_mini_batch_estimates_average_to_the_whole_and_are_never_nan(sample: Sample, batches: int):
-    cells = tabulate(sample.score, sample.y, sample.attribute)
+    cells = Cells.of(sample.score, sample.y, sample.attribute)
     w = gap_functional("eod", cells.n, 1).weights(sample.y, sample.attribute.codes)
     n, whole = len(w), float(w @ sample.score)
     size = n // batches
@@ -90,31 +81,31 @@ def test_lemmas_of_appendix_a(sample: Sample):
     for gap, rows in (("spd", np.ones(len(f), bool)), ("eod", sample.y == 1)):
         n, k = rows.sum(), a[rows].sum()
         covariance = np.mean(f[rows] * a[rows]) - np.mean(f[rows]) * np.mean(a[rows])
-        value = gap_values(gap, tabulate(f, sample.y, two))[0]
+        value = Cells.of(f, sample.y, two).gaps(gap)[0]
         assert -value == pytest.approx(covariance * n**2 / (k * (n - k)), abs=1e-10)
 
 
 @given(sample=samples(missing=True), replicates=st.integers(1, 4))
 def test_leading_axes_of_decisions_are_a_loop(sample: Sample, replicates: int):
     f = np.random.default_rng(0).random((replicates, len(sample.y)))
-    batched = tabulate(f, sample.y, sample.attribute)
+    batched = Cells.of(f, sample.y, sample.attribute)
     for r in range(replicates):
-        one = tabulate(f[r], sample.y, sample.attribute)
+        one = Cells.of(f[r], sample.y, sample.attribute)
         np.testing.assert_allclose(batched.n[r], one.n, atol=1e-12)
         np.testing.assert_allclose(batched.s[r], one.s, atol=1e-12)
         for gap in GAPS:
-            np.testing.assert_allclose(gap_values(gap, batched)[r], gap_values(gap, one), atol=1e-12)
+            np.testing.assert_allclose(batched.gaps(gap)[r], one.gaps(gap), atol=1e-12)
 
 
 def test_an_empty_cell_is_nan_and_named_never_zero():
     attribute = Attribute.of(["F", "F", "M", "M"], reference="M")
-    cells = tabulate([1, 0, 1, 0], [0, 0, 1, 0], attribute)
-    assert np.isnan(gap_values("eod", cells)).all()
+    cells = Cells.of([1, 0, 1, 0], [0, 0, 1, 0], attribute)
+    assert np.isnan(cells.gaps("eod")).all()
     assert np.isnan(gap_functional("eod", cells.n, 1)(cells))
-    assert gap_values("spd", cells)[0] == 0.0
+    assert cells.gaps("spd")[0] == 0.0
     with pytest.raises(EmptyCell, match=facts("eod", "F", 2)):
-        require_cells("eod", cells, "the test part")
-    require_cells("spd", cells)
+        cells.require("eod", "the test part")
+    cells.require("spd")
 
 
 def test_largest_is_signed_and_passes_over_groups_without_a_value():
@@ -125,15 +116,15 @@ def test_largest_is_signed_and_passes_over_groups_without_a_value():
 def test_a_measure_is_a_line_of_data(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(GAPS, "double_tpr", {"tpr": 2.0})
     attribute = Attribute.of(["F", "F", "M", "M"], reference="M")
-    cells = tabulate([1, 0, 0, 0], [1, 0, 1, 0], attribute)
-    assert gap_values("double_tpr", cells)[0] == 2.0
-    assert gap_values("tpr-fpr", cells)[0] == 1.0
+    cells = Cells.of([1, 0, 0, 0], [1, 0, 1, 0], attribute)
+    assert cells.gaps("double_tpr")[0] == 2.0
+    assert cells.gaps("tpr-fpr")[0] == 1.0
 
 
 def test_unknown_measures_and_rates_name_the_closest():
     with pytest.raises(UnknownName, match=suggests("eod")):
-        terms("eodd")
+        measure_of("eodd")
     with pytest.raises(UnknownName, match=facts("selection", "tpr", "fpr")):
         canonical_name({"tprr": 1.0})
-    assert labels_needed("aod") == (0, 1)
-    assert labels_needed("spd") == ()
+    assert measure_of("aod").labels == (0, 1)
+    assert measure_of("spd").labels == ()

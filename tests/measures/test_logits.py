@@ -13,7 +13,7 @@ from torch import nn
 
 import equipoise as eq
 from equipoise.data import scans
-from equipoise.measures import streamed
+from equipoise.measures import streaming
 from support.command import ran
 
 COLUMNS = {"label": "y", "score": "x", "group": "sex", "reference": "M", "patient": "patient"}
@@ -68,7 +68,7 @@ def test_commands_in_memory_and_in_parts_agree(sampled: int, tmp_path: Path, mon
     roles = [word for name, column in COLUMNS.items() for word in (f"--{name}", column)]
     monkeypatch.setattr(scans, "BATCH_ROWS", 200)
     monkeypatch.setattr(scans, "ROWS_HELD", 300)
-    monkeypatch.setattr(streamed, "SAMPLED_ROWS", sampled)
+    monkeypatch.setattr(streaming, "SAMPLED_ROWS", sampled)
     whole = _audit(frame)
     for file in (tmp_path / "scores.csv", folder):
         done = ran("audit", file, *roles, "--set", "data.logits=true", "--threshold", 0.5, "--json")

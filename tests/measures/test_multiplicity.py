@@ -7,8 +7,7 @@ from scipy import stats
 
 import equipoise as eq
 from equipoise.data import Attribute, Scores
-from equipoise.measures import concatenate_sums, gap_values, p_values, tabulate
-from equipoise.measures.gaps import coefficients
+from equipoise.measures import Cells, concatenate_sums, measure_of, p_values
 from equipoise.measures.moments import moments_of
 from equipoise.measures.permutation import adjusted, comparisons_of, holm, joint_levels, max_t
 
@@ -50,14 +49,17 @@ def _family(
     attribute = Attribute("g", LEVELS, codes)
     units = np.arange(len(y)) if patients is None else patients
     sums = moments_of(f, y, codes, len(LEVELS), units)
-    cells = tabulate(f, y, attribute)
+    cells = Cells.of(f, y, attribute)
     p = p_values(f, y, codes, LEVELS, None if patients is None else patients.astype(object), MEASURES, seed=seed, comparisons=20)
     frame = pd.concat(
         [
             pd.DataFrame(
                 {
-                    **{"measure": name, "attribute": "g", "group": LEVELS[1:], "value": gap_values(name, cells), "p_value": p[name]},
-                    "few": np.min([np.minimum(n[1:], n[0]) for n in (sums[rate].patients for rate in coefficients(name))], axis=0) < 30,
+                    **{"measure": name, "attribute": "g", "group": LEVELS[1:], "value": cells.gaps(name), "p_value": p[name]},
+                    "few": np.min(
+                        [np.minimum(n[1:], n[0]) for n in (sums[rate].patients for rate in measure_of(name).coefficients)], axis=0
+                    )
+                    < 30,
                 }
             )
             for name in MEASURES
@@ -66,7 +68,7 @@ def _family(
     )
     if not intervals:
         return adjusted(frame)
-    signed = {name: coefficients(name) for name in MEASURES}
+    signed = {name: measure_of(name).coefficients for name in MEASURES}
     few, blocks = frame["few"].to_numpy(dtype=bool), [(len(frame), lambda: sums.gap_correlation(signed))]
     levels = joint_levels(comparisons_of(frame), few, blocks, 0.95)
     gaps, known = concatenate_sums([sums.gap(each) for each in signed.values()]), ~np.isnan(levels)

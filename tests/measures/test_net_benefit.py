@@ -6,9 +6,9 @@ import pytest
 from scipy.special import expit
 
 from equipoise.errors import BadInput
-from equipoise.measures.calibration import Scored
-from equipoise.measures.gaps import thresholds_of
-from equipoise.measures.score_measures import CURVES, decision_curves
+from equipoise.measures.audit_spec import thresholds_of
+from equipoise.measures.calibration import ScoredRows
+from equipoise.measures.score_measures import CURVE_COLUMNS, decision_curves
 
 THRESHOLDS = (0.05, 0.1, 0.2, 0.35, 0.5)
 
@@ -21,7 +21,7 @@ def rows(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 def curve(p: np.ndarray, y: np.ndarray, code: np.ndarray, units: np.ndarray | None = None, w: np.ndarray | None = None) -> pd.DataFrame:
     groups = int(code.max()) + 1
-    scored = Scored.of(p, y, code, groups, np.arange(len(p)) if units is None else units, w)
+    scored = ScoredRows.of(p, y, code, groups, np.arange(len(p)) if units is None else units, w)
     return decision_curves(scored, "sex", [f"g{k}" for k in range(groups)], THRESHOLDS, 0.95, 5)
 
 
@@ -31,7 +31,7 @@ def test_net_benefit_is_the_sum_over_rows() -> None:
     weight = np.random.default_rng(1).uniform(0.2, 3, 500)
     for w in (None, weight):
         found = curve(p, y, code, w=w)
-        assert list(found.columns) == CURVES
+        assert list(found.columns) == CURVE_COLUMNS
         assert len(found) == 2 * len(THRESHOLDS)
         for row in found.itertuples():
             own = code == int(row.group[1:])

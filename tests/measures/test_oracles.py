@@ -7,7 +7,7 @@ import sklearn.metrics as sk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from equipoise.measures import GAPS, Ranking, at_threshold, gap_values, performance_functional, performance_values, tabulate
+from equipoise.measures import GAPS, Cells, Ranking, at_threshold, performance_functional
 from equipoise.measures.sweeps import gap_functional
 from support.random_scores import Sample, samples
 
@@ -41,8 +41,8 @@ def test_gaps_equal_fairlearn(gap: str, sample: Sample, cut: float, weighted: bo
             sample_params={"sample_weight": weight} if weighted else None,
         ).by_group
         expected += [sign * (frame[level] - frame[sample.attribute.reference]) for level in sample.attribute.others]
-    cells = tabulate(decision, sample.y, sample.attribute, weight)
-    np.testing.assert_allclose(gap_values(gap, cells), expected, rtol=0, atol=1e-12)
+    cells = Cells.of(decision, sample.y, sample.attribute, weight)
+    np.testing.assert_allclose(cells.gaps(gap), expected, rtol=0, atol=1e-12)
     functionals = [gap_functional(gap, cells.n, k)(cells) for k in range(1, len(sample.attribute.levels))]
     np.testing.assert_allclose(functionals, expected, rtol=0, atol=1e-12)
 
@@ -51,12 +51,12 @@ def test_gaps_equal_fairlearn(gap: str, sample: Sample, cut: float, weighted: bo
 def test_performance_equals_scikit_learn(sample: Sample, cut: float, weighted: bool):
     decision = at_threshold(sample.score, cut)
     weight = sample.weight if weighted else None
-    cells = tabulate(decision, sample.y, sample.attribute, weight)
+    cells = Cells.of(decision, sample.y, sample.attribute, weight)
     ranking = Ranking(sample.score, sample.y)
     pairs = [
         (performance_functional("accuracy", cells.n)(cells), sk.accuracy_score(sample.y, decision, sample_weight=weight)),
         (performance_functional("balanced_accuracy", cells.n)(cells), sk.balanced_accuracy_score(sample.y, decision, sample_weight=weight)),
-        (performance_values("f1", cells), sk.f1_score(sample.y, decision, sample_weight=weight, zero_division=0.0)),
+        (cells.performance("f1"), sk.f1_score(sample.y, decision, sample_weight=weight, zero_division=0.0)),
         (ranking.ranks(weight).auroc, sk.roc_auc_score(sample.y, sample.score, sample_weight=weight)),
         (ranking.ranks(weight).average_precision, sk.average_precision_score(sample.y, sample.score, sample_weight=weight)),
     ]

@@ -11,20 +11,20 @@ from hypothesis import strategies as st
 import equipoise as eq
 from equipoise.comparison.compare_scores import _auroc_change
 from equipoise.data import Attribute, Scores
-from equipoise.measures import AuditSpec, Paired
+from equipoise.measures import AuditSpec, PairedDecisions
 
 FEW_ROWS = st.lists(st.tuples(st.booleans(), st.booleans(), st.booleans(), st.integers(0, 4)), min_size=4, max_size=40)
 Draw = Callable[[np.random.Generator, int], tuple[np.ndarray, np.ndarray, np.ndarray]]
 
 
-def _pair(y: np.ndarray, before: np.ndarray, after: np.ndarray, codes: np.ndarray, units: np.ndarray) -> Paired:
+def _pair(y: np.ndarray, before: np.ndarray, after: np.ndarray, codes: np.ndarray, units: np.ndarray) -> PairedDecisions:
     levels = tuple(f"g{k}" for k in range(int(codes.max()) + 1))
     ids = units.astype(str).astype(object)
     scores = Scores(y.astype(int), np.full(len(y), 0.5), (Attribute("g", levels, codes),), ids, ids, "simulated")
-    return Paired(scores, (before.astype(float), after.astype(float)), AuditSpec(min_patients=1))
+    return PairedDecisions(scores, (before.astype(float), after.astype(float)), AuditSpec(min_patients=1))
 
 
-def _all_rows(y: np.ndarray, before: np.ndarray, after: np.ndarray, units: np.ndarray) -> Paired:
+def _all_rows(y: np.ndarray, before: np.ndarray, after: np.ndarray, units: np.ndarray) -> PairedDecisions:
     return _pair(y, before, after, np.zeros(len(y), np.int64), units)
 
 
@@ -33,7 +33,7 @@ def _ratios(y: np.ndarray, f: np.ndarray) -> np.ndarray:
     return np.array([y[f == 1].mean(), 1 - y[f == 0].mean(), 2 * (f * y).sum() / (f.sum() + y.sum())])
 
 
-def _changes(pair: Paired) -> list[tuple[float, float, float]]:
+def _changes(pair: PairedDecisions) -> list[tuple[float, float, float]]:
     """The changes of PPV and NPV of the first group, and of F1 of all patients, with their limits."""
     f1 = pair.performance_change("f1")
     quotients = [pair.signed(measure).limits(0.95) for measure in ("ppv_gap", "npv_gap")]

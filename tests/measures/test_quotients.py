@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from equipoise.comparison import audit
 from equipoise.data import Attribute, Scores
 from equipoise.errors import BadInput, EmptyCell
-from equipoise.measures import GAPS, QUOTIENTS, Cells, at_threshold, gap_values, linearised, sweep, tabulate, worst_gap
+from equipoise.measures import GAPS, Cells, at_threshold, linearise, sweep
+from equipoise.measures.measure_table import QUOTIENTS
 from equipoise.measures.sweeps import gap_functional
 from support.facts import facts, says
 from support.random_scores import Sample, places, samples
@@ -49,13 +50,13 @@ def _told(measure: str, decisions: np.ndarray, sample: Sample) -> bool:
 @given(sample=samples(), cut=st.floats(0, 1))
 def test_values_are_those_of_scikit_learn(measure: str, sample: Sample, cut: float):
     decisions = at_threshold(sample.score, cut)
-    cells = tabulate(decisions, sample.y, sample.attribute)
+    cells = Cells.of(decisions, sample.y, sample.attribute)
     expected = _by_hand(measure, decisions, sample)
     np.testing.assert_allclose(_counted(measure, decisions, sample), expected, atol=1e-12)
-    np.testing.assert_allclose(gap_values(measure, cells), expected, atol=1e-12)
-    assert np.isnan(worst_gap(measure, cells)) == (not _told(measure, decisions, sample))
+    np.testing.assert_allclose(cells.gaps(measure), expected, atol=1e-12)
+    assert np.isnan(cells.worst_gap(measure)) == (not _told(measure, decisions, sample))
     if _told(measure, decisions, sample):
-        assert abs(worst_gap(measure, cells)) == pytest.approx(np.abs(expected).max(), abs=1e-12)
+        assert abs(cells.worst_gap(measure)) == pytest.approx(np.abs(expected).max(), abs=1e-12)
 
 
 @pytest.mark.parametrize("measure", QUOTIENTS)
@@ -63,25 +64,25 @@ def test_values_are_those_of_scikit_learn(measure: str, sample: Sample, cut: flo
 def test_the_linearised_gap_has_its_value_and_its_slopes(measure: str, sample: Sample, seed: int):
     f = np.random.default_rng(seed).uniform(0.2, 0.8, len(sample.y))
     codes = sample.attribute.codes
-    cells = tabulate(f, sample.y, sample.attribute)
+    cells = Cells.of(f, sample.y, sample.attribute)
     for group in range(1, len(sample.attribute.levels)):
-        affine = linearised(measure, cells, group)
-        value = gap_values(measure, cells)[group - 1]
+        affine = linearise(measure, cells, group)
+        value = cells.gaps(measure)[group - 1]
         assert float(affine(cells)) == pytest.approx(value, abs=1e-10)
         w = affine.weights(sample.y, codes)
         for row in range(0, len(f), max(1, len(f) // 5)):
             moved = [f.copy(), f.copy()]
             moved[0][row] -= 1e-6
             moved[1][row] += 1e-6
-            low, high = (gap_values(measure, tabulate(g, sample.y, sample.attribute))[group - 1] for g in moved)
+            low, high = (Cells.of(g, sample.y, sample.attribute).gaps(measure)[group - 1] for g in moved)
             assert w[row] == pytest.approx((high - low) / 2e-6, abs=1e-5)
 
 
 @pytest.mark.parametrize("gap", [*GAPS, "tpr-2fpr"])
 @given(sample=samples())
 def test_of_a_sum_of_rates_it_is_the_gap_itself(gap: str, sample: Sample):
-    cells = tabulate(sample.score, sample.y, sample.attribute)
-    one, other = linearised(gap, cells, 1), gap_functional(gap, cells.n, 1)
+    cells = Cells.of(sample.score, sample.y, sample.attribute)
+    one, other = linearise(gap, cells, 1), gap_functional(gap, cells.n, 1)
     assert np.array_equal(one.w, other.w)
     assert np.array_equal(one.offset, other.offset)
 
@@ -91,12 +92,12 @@ def test_replicates_are_a_loop_and_counts_alone_will_not_do():
     n = rng.integers(5, 20, (4, 3, 2)).astype(float)
     cells = Cells(("a", "b"), n, n * rng.uniform(0.1, 0.9, n.shape))
     for measure in QUOTIENTS:
-        many = linearised(measure, cells, 1)
+        many = linearise(measure, cells, 1)
         for r in range(4):
-            one = linearised(measure, Cells(cells.levels, cells.n[r], cells.s[r]), 1)
+            one = linearise(measure, Cells(cells.levels, cells.n[r], cells.s[r]), 1)
             np.testing.assert_allclose(many.w[r], one.w)
             assert many.offset[r] == pytest.approx(float(one.offset))
-        with pytest.raises(BadInput, match="linearised"):
+        with pytest.raises(BadInput, match="linearise"):
             gap_functional(measure, n, 1)
 
 
@@ -163,7 +164,7 @@ def test_the_audit_says_where_nobody_is_decided_so():
     assert says(found["ppv_gap"].note, 5, "'F'")
     with pytest.raises(EmptyCell, match=facts("ppv_gap", "F", 20)):
         audit(scores, threshold=0.5, measures=["ppv_gap"])
-    cells = tabulate(at_threshold(scores.score, 0.5), scores.y, scores.attribute)
+    cells = Cells.of(at_threshold(scores.score, 0.5), scores.y, scores.attribute)
     assert cells.rate("ppv").tolist() == pytest.approx([1.0, np.nan], nan_ok=True)
 
 
@@ -172,7 +173,7 @@ def test_a_group_of_which_hardly_anybody_is_decided_positive_is_no_way_to_a_smal
     three = Attribute.of(np.repeat(["a", "b", "c"], 12), reference="a")
     y = np.tile([1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0], 3)
     first = np.tile([1, 1, 1, 0, 0, 0], 2)  # half of them are right
-    cells = tabulate([*first, *first, *(np.arange(12) < few)], y, three)
-    assert gap_values("ppv_gap", cells).tolist() == pytest.approx([0.0, 0.5 if few else np.nan], nan_ok=True)
-    assert float(worst_gap("ppv_gap", cells)) == pytest.approx(0.5 if few == 5 else np.nan, nan_ok=True)
-    assert worst_gap("eod", cells) == pytest.approx(few / 6 - 0.5)
+    cells = Cells.of([*first, *first, *(np.arange(12) < few)], y, three)
+    assert cells.gaps("ppv_gap").tolist() == pytest.approx([0.0, 0.5 if few else np.nan], nan_ok=True)
+    assert float(cells.worst_gap("ppv_gap")) == pytest.approx(0.5 if few == 5 else np.nan, nan_ok=True)
+    assert cells.worst_gap("eod") == pytest.approx(few / 6 - 0.5)

@@ -11,7 +11,7 @@ from equipoise.data import Scores
 from equipoise.errors import BadInput
 from equipoise.measures import read_audit, with_checksum
 from equipoise.measures.audit import audit_from
-from equipoise.measures.gaps import thresholds_of
+from equipoise.measures.audit_spec import thresholds_of
 from support.audits import audit_of, frame_of
 from support.facts import says
 

@@ -7,7 +7,7 @@ import pytest
 
 from equipoise.measures import SignedSum
 from equipoise.measures.histories import change_evidence, confidence_sequence, first_period
-from equipoise.measures.moments import DECISIONS, Moments
+from equipoise.measures.moments import DECISION_RATIOS, Moments
 
 SIGNS, ALPHA = {"tpr": 1.0}, 0.05
 
@@ -21,9 +21,9 @@ def periods(rates: np.ndarray, sizes: tuple[int, int], repetitions: int, seed: i
         total, second = np.zeros((len(n), 4)), np.zeros((len(n), 4, 4))
         total[:, 1], total[:, 3] = n, hits
         second[:, 1, 1], second[:, 3, 3], second[:, 1, 3], second[:, 3, 1] = n, hits, hits, hits
-        held = np.zeros((len(n), len(DECISIONS)))
-        held[:, list(DECISIONS).index("tpr")] = n
-        found.append(Moments(DECISIONS, total, second, held, held))
+        held = np.zeros((len(n), len(DECISION_RATIOS)))
+        held[:, list(DECISION_RATIOS).index("tpr")] = n
+        found.append(Moments(DECISION_RATIOS, total, second, held, held))
     return found
 
 
@@ -87,7 +87,7 @@ def test_a_period_beyond_its_limits_raises_the_alarm_on_its_own():
     for step, alarm in ((-0.02, True), (0.02, False)):
         last = found[-1].total.copy()
         last[1, 3] = (low + step + reference) * last[1, 1]
-        changed = [*found[:-1], Moments(DECISIONS, last, found[-1].second, found[-1].rows, found[-1].units)]
+        changed = [*found[:-1], Moments(DECISION_RATIOS, last, found[-1].second, found[-1].rows, found[-1].units)]
         assert (change_evidence(changed, SIGNS, ALPHA).value[-1, 0] >= 1 / ALPHA) == alarm
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from equipoise.data import Attribute
 from equipoise.errors import UnknownName
-from equipoise.measures import GAPS, at_threshold, gap_values, largest_gap, sweep, tabulate
+from equipoise.measures import GAPS, Cells, at_threshold, largest_gap, sweep
 from support.facts import suggests
 from support.random_scores import Sample, places, samples
 
@@ -21,13 +21,10 @@ def test_thresholds_equal_brute_force(sample: Sample):
     assert len(swept.thresholds) == len(np.unique(sample.score)) + 1
     for k in places(len(swept.thresholds)):
         decision = at_threshold(sample.score, swept.thresholds[k])
-        cells = tabulate(decision, sample.y, sample.attribute)
+        cells = Cells.of(decision, sample.y, sample.attribute)
         for gap in GAPS:
-            assert abs(swept.values[gap][k]) == pytest.approx(abs(float(largest_gap(gap_values(gap, cells)))), abs=1e-12)
-            assert (
-                swept.values[gap][k] == pytest.approx(float(largest_gap(gap_values(gap, cells))), abs=1e-9)
-                or len(sample.attribute.levels) > 2
-            )
+            assert abs(swept.values[gap][k]) == pytest.approx(abs(float(largest_gap(cells.gaps(gap)))), abs=1e-12)
+            assert swept.values[gap][k] == pytest.approx(float(largest_gap(cells.gaps(gap))), abs=1e-9) or len(sample.attribute.levels) > 2
         assert swept.values["accuracy"][k] == pytest.approx(sk.accuracy_score(sample.y, decision), abs=1e-12)
         assert swept.values["balanced_accuracy"][k] == pytest.approx(sk.balanced_accuracy_score(sample.y, decision), abs=1e-12)
         assert swept.values["f1"][k] == pytest.approx(sk.f1_score(sample.y, decision, zero_division=0.0), abs=1e-12)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from equipoise.errors import BadInput
-from equipoise.measures import gap_values, tabulate
+from equipoise.measures import Cells
 from equipoise.methods import METHODS
 from equipoise.models import predict
 from support.networks import trained
@@ -35,8 +35,8 @@ def test_the_last_epoch_is_kept_where_it_is_asked_for():
     assert note_of(last.why, "last_step").numbers == {"steps": 5}
     assert last.met_in_sample == (abs(last.trace["gap"].iloc[-1]) <= 0.04)  # the maximum gap less a margin of 0.01
     scores = predict(last.model, parts.valid)
-    cells = tabulate(last.rule.decide(scores), scores.y, scores.attribute)
-    assert gap_values("spd", cells)[0] == pytest.approx(last.trace["gap"].iloc[-1], abs=1e-6)
+    cells = Cells.of(last.rule.decide(scores), scores.y, scores.attribute)
+    assert cells.gaps("spd")[0] == pytest.approx(last.trace["gap"].iloc[-1], abs=1e-6)
     assert all(torch.equal(a, b) for a, b in zip(last.model.state_dict().values(), again.model.state_dict().values(), strict=True))
     assert METHODS["adversarial-finetune"].unit(last.settings) == "epochs"
     assert last.pace == 1.0

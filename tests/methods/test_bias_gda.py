@@ -10,7 +10,7 @@ from torch import nn
 import equipoise as eq
 from equipoise.data import Cohort
 from equipoise.errors import BadInput
-from equipoise.measures import gap_values, tabulate
+from equipoise.measures import Cells
 from equipoise.methods import METHODS, Candidate, run_method
 from equipoise.methods.bias_gda import BiasGdaSettings
 from equipoise.models import predict
@@ -66,9 +66,9 @@ def test_steps_are_evaluated_in_eval_mode(kind: str, problems):
     model, parts = problems[kind]
     result = tuned(model, parts.valid, "train")
     scores = predict(result.model, parts.valid, output="probability" if kind == "perceptron" else "logit")
-    cells = tabulate(result.rule.decide(scores), scores.y, scores.attribute)
+    cells = Cells.of(result.rule.decide(scores), scores.y, scores.attribute)
     row = result.trace.iloc[result.chosen]
-    assert gap_values("spd", cells)[0] == pytest.approx(row["gap"], abs=1e-6)
+    assert cells.gaps("spd")[0] == pytest.approx(row["gap"], abs=1e-6)
 
 
 @pytest.mark.parametrize("kind", KINDS)

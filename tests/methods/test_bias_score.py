@@ -13,7 +13,7 @@ from torch import nn
 from equipoise.comparison import audit
 from equipoise.data import Cohort
 from equipoise.errors import BadInput, UnknownName
-from equipoise.measures import GAPS, RATES, Threshold, gap_values, performance_functional, tabulate, terms
+from equipoise.measures import GAPS, RATES, Cells, Threshold, measure_of, performance_functional
 from equipoise.methods import METHODS, Rng, bias_score, make_settings
 from equipoise.methods import blind_rule as bias_problem
 from equipoise.methods import blind_rule as programs
@@ -60,7 +60,7 @@ def _cohort(n: int = 4000, groups: int = 2, seed: int = 0, missing: float = 0.0)
 
 def _known(cohort: Cohort, measure: str, chance: np.ndarray, groups: list[np.ndarray], slope: float = 1.0, centre: float = 0.5) -> Problem:
     """A problem whose posteriors are given."""
-    labels = tuple(RATES[rate] for rate in terms(measure))
+    labels = tuple(RATES[rate] for rate in measure_of(measure).rates)
     posteriors = Posteriors(chance, tuple(groups))
     return Problem(cohort, paper_goal(measure), Heads(EMPTY, (EMPTY,) * len(labels), labels, centre), posteriors, posteriors, slope)
 
@@ -71,11 +71,11 @@ def test_if_label_and_group_were_known_the_worths_would_be_gap_and_performance(m
     cohort = _cohort(500, groups)
     one_hot = np.eye(groups)[cohort.attribute.codes]
     slope, centre = bias_problem._line("balanced_accuracy", cohort.y.astype(float), cohort)
-    problem = _known(cohort, measure, cohort.y.astype(float), [one_hot] * len(terms(measure)), slope, centre)
+    problem = _known(cohort, measure, cohort.y.astype(float), [one_hot] * len(measure_of(measure).rates), slope, centre)
     u, g = problem.worth(problem.held_out)
     f = np.random.default_rng(1).random(500)
-    cells = tabulate(f, cohort.y, cohort.attribute)
-    assert g @ f / 500 == pytest.approx(gap_values(measure, cells))
+    cells = Cells.of(f, cohort.y, cohort.attribute)
+    assert g @ f / 500 == pytest.approx(cells.gaps(measure))
     functional = performance_functional("balanced_accuracy", cells.n)
     assert u @ f / 500 + functional.offset == pytest.approx(functional(cells))
     accuracy = performance_functional("accuracy", cells.n)
@@ -141,11 +141,11 @@ def test_all_gaps_of_many_groups_at_once(groups: int):
     model, cohort, test = Plain(groups + 1), _cohort(4000, groups, seed=1), _cohort(6000, groups, seed=2)
     result = debias(model, cohort, method="bias-score", measure="spd", min_performance=0.55)
     scores = predict(result.model, test)
-    cells = tabulate(result.rule.decide(scores), test.y, test.attribute)
-    start = tabulate((test.inputs[:, 0].numpy() > 0).astype(float), test.y, test.attribute)
-    assert np.abs(gap_values("spd", start)).max() > 0.35
-    assert np.abs(gap_values("spd", cells)).max() < 0.1
-    assert (np.abs(gap_values("spd", cells)) < 0.1).all()
+    cells = Cells.of(result.rule.decide(scores), test.y, test.attribute)
+    start = Cells.of((test.inputs[:, 0].numpy() > 0).astype(float), test.y, test.attribute)
+    assert np.abs(start.gaps("spd")).max() > 0.35
+    assert np.abs(cells.gaps("spd")).max() < 0.1
+    assert (np.abs(cells.gaps("spd")) < 0.1).all()
 
 
 def test_the_choice_is_made_on_rows_held_out(monkeypatch: pytest.MonkeyPatch):
@@ -193,7 +193,7 @@ def test_a_bound_a_rate_to_keep_and_other_performances():
     kept = debias(model, cohort, method="bias-score", measure="eod", min_performance=0.6, keep={"tpr": 0.75})
     assert kept.trace["spare"].iloc[kept.chosen] >= 0
     scores = predict(kept.model, cohort)
-    rates = tabulate(kept.rule.decide(scores), cohort.y, cohort.attribute).rate("tpr")
+    rates = Cells.of(kept.rule.decide(scores), cohort.y, cohort.attribute).rate("tpr")
     assert (rates > 0.72).all()  # held out it is at least 0.75
 
 
@@ -344,8 +344,8 @@ def test_the_trace_has_the_values_of_the_networks_that_would_be_delivered():
     assert len(fit.steps) == len(fit.trace)
     for step, row in zip(fit.steps, fit.trace.itertuples(), strict=True):
         scores = predict(model if step.model is None else step.model, cohort)
-        cells = tabulate(step.rule.decide(scores), scores.y, scores.attribute)
-        assert gap_values("spd", cells)[0] == pytest.approx(row.gap, abs=1e-12)
+        cells = Cells.of(step.rule.decide(scores), scores.y, scores.attribute)
+        assert cells.gaps("spd")[0] == pytest.approx(row.gap, abs=1e-12)
         assert step.rule.value == row.threshold
 
 
@@ -367,7 +367,7 @@ def test_a_model_without_weights_is_repaired_by_what_it_reads_and_says():
     model = Estimator(LogisticRegression().fit(cohort.inputs.numpy(), cohort.y))
     found = debias(model, cohort, method="bias-score", measure="spd", max_loss=0.1, steps=8)
     before, after = (
-        abs(gap_values("spd", tabulate(rule.decide(predict(network, test)), test.y, test.attribute))[0])
+        abs(Cells.of(rule.decide(predict(network, test)), test.y, test.attribute).gaps("spd")[0])
         for network, rule in ((model, Threshold(found.trace["threshold"].iloc[0])), (found.model, found.rule))
     )
     assert before > 0.15

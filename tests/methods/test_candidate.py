@@ -6,7 +6,7 @@ import pytest
 
 from equipoise.data import Attribute
 from equipoise.errors import BadInput, EmptyCell, UnknownName
-from equipoise.measures import at_threshold, tabulate
+from equipoise.measures import Cells, at_threshold
 from equipoise.methods import METHODS, Goal, select
 from equipoise.methods.choosing import merit, missed_limits
 from equipoise.methods.evaluation import RATE_NOISE, LabelResult, highest_threshold
@@ -214,7 +214,7 @@ def test_a_goal_that_was_met_levels_up_whatever_the_method(method: str, asked, p
 
     def tpr(network, decide):
         scores = predict(network, valid)
-        return tabulate(decide(scores), scores.y, scores.attribute).rate("tpr")
+        return Cells.of(decide(scores), scores.y, scores.attribute).rate("tpr")
 
     before = tpr(model, lambda scores: at_threshold(scores.score, result.trace["threshold"].iloc[0]))
     after = tpr(result.model, result.rule.decide)

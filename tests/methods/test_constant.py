@@ -6,21 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from equipoise.measures import NEVER, Threshold
-from equipoise.methods import (
-    METHODS,
-    Fit,
-    FitStep,
-    Goal,
-    Kind,
-    Method,
-    Note,
-    Rng,
-    Step,
-    debias,
-    make_settings,
-    run_method,
-)
+from equipoise.measures import NEVER_REACHED, Threshold
+from equipoise.methods import METHODS, Fit, FitStep, Goal, Kind, Method, Note, Rng, Step, debias, make_settings, run_method
 from equipoise.methods.choosing import is_constant, newly_constant
 from equipoise.methods.contract import NoSettings
 from equipoise.methods.driver import step_decisions
@@ -46,7 +33,7 @@ def _always(kind: str):
         own = METHODS[GROUP_THRESHOLDS].run(scores, goal, NoSettings())
         original = Threshold(float(own.trace["threshold"].iloc[0]))
         levels = scores.attribute.levels
-        rule = Threshold(NEVER) if kind == "never" else GroupThresholds(levels, (0.0, *[NEVER] * (len(levels) - 1)), 0.0)
+        rule = Threshold(NEVER_REACHED) if kind == "never" else GroupThresholds(levels, (0.0, *[NEVER_REACHED] * (len(levels) - 1)), 0.0)
         trace = pd.DataFrame(
             {"step": [0, 1], "gap": [own.trace["gap"].iloc[0], 0.0], "performance": [0.7, 0.7], "threshold": [original.value, np.nan]}
         )

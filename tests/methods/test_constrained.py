@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from equipoise.data import Attribute, Cohort
 from equipoise.errors import BadInput, UnknownName
-from equipoise.measures import gap_values, tabulate
+from equipoise.measures import Cells
 from equipoise.measures.sweeps import gap_functional
 from equipoise.methods import Data, Goal, Label, run_method
 from equipoise.methods.constrained import RESPONSE_STEPS, ConstrainedSettings, LagrangianState, expected_weights, posterior, slope
@@ -129,7 +129,7 @@ def test_multipliers_gather_the_hard_gap_of_every_group(problem):
     model, parts = problem
     cohort = three_groups(parts)
     scores = predict(model, cohort)
-    gaps = gap_values("spd", tabulate(scores.score >= 0.5, cohort.y, cohort.attribute))
+    gaps = Cells.of(scores.score >= 0.5, cohort.y, cohort.attribute).gaps("spd")
     at_half = (scores.score, 0.5)
     balance = LagrangianState(begun(cohort, paper_goal("spd"), *at_half), ConstrainedSettings(penalty=3.0))
     for _ in range(2):
@@ -155,7 +155,7 @@ def test_the_teachers_probabilities_add_up_to_the_positives_of_each_group():
 def test_certain_labels_give_the_weights_of_the_gap(measure: str):
     rng = np.random.default_rng(1)
     codes, y = rng.integers(0, 3, 200), rng.integers(0, 2, 200)
-    cells = tabulate(np.zeros(y.shape), y, Attribute("sex", ("M", "F1", "F2"), codes))
+    cells = Cells.of(np.zeros(y.shape), y, Attribute("sex", ("M", "F1", "F2"), codes))
     for group in (1, 2):
         w = gap_functional(measure, cells.n, group).weights(y, codes)
         np.testing.assert_allclose(expected_weights(measure, cells, group, codes, y.astype(float)), w)
@@ -168,7 +168,7 @@ def test_the_gaps_of_all_groups_fall_at_once_and_performance_stays(problem):
     cohort = three_groups(parts)
     result = debias(model, cohort, method="constrained", measure="spd", min_performance=0.6, epochs=30, batch=64)
     before, after = (
-        gap_values("spd", tabulate(s.score >= t, cohort.y, cohort.attribute))
+        Cells.of(s.score >= t, cohort.y, cohort.attribute).gaps("spd")
         for s, t in ((predict(m, cohort), result.trace["threshold"].iloc[row]) for m, row in ((model, 0), (result.model, result.chosen)))
     )
     assert np.abs(before).min() > 0.1

@@ -11,7 +11,7 @@ from torch import nn
 from equipoise.comparison import audit
 from equipoise.data import Cohort
 from equipoise.errors import BadInput, EmptyCell, UnknownName
-from equipoise.measures import gap_values, performance_functional, tabulate
+from equipoise.measures import Cells, performance_functional
 from equipoise.methods import METHODS, Candidate
 from equipoise.models import predict
 from support.facts import facts, suggests
@@ -70,9 +70,9 @@ def test_contract(method: str, kind: str, problems):
 
     # What the trace says of the chosen step is true of the network and rule that came back.
     scores = predict(result.model, parts.valid, output="probability" if kind == "perceptron" else "logit")
-    cells = tabulate(result.rule.decide(scores), scores.y, scores.attribute)
+    cells = Cells.of(result.rule.decide(scores), scores.y, scores.attribute)
     row = result.trace.iloc[result.chosen]
-    assert gap_values("spd", cells)[0] == pytest.approx(row["gap"], abs=5e-3)
+    assert cells.gaps("spd")[0] == pytest.approx(row["gap"], abs=5e-3)
     assert float(performance_functional("balanced_accuracy", cells.n)(cells)) == pytest.approx(row["performance"], abs=5e-3)
     if result.met_in_sample and METHODS[method].needs_group is False and method in ("bias-gda", "pruning", "standard"):
         assert row["performance"] >= 0.55

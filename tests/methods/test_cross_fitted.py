@@ -8,7 +8,7 @@ from scipy.stats import norm
 
 from equipoise.data import Cohort, Scores, assign_folds, generator
 from equipoise.errors import BadInput, EmptyCell, TooFewPatients
-from equipoise.measures import at_threshold, gap_values, largest_gap, performance_values
+from equipoise.measures import at_threshold, largest_gap
 from equipoise.methods import METHODS, Goal, Outcome
 from equipoise.methods.rules import fit_steps
 from equipoise.methods.step_estimates import StepEstimates
@@ -45,8 +45,8 @@ def _evidence(rng: np.random.Generator, goal: Goal, steps: int = 3, n: int = 900
 def test_standard_errors_are_those_of_the_patient_bootstrap(measure: str, performance: str):
     found = _evidence(np.random.default_rng(0), paper_goal(measure, performance))
     drawn = [bootstrap_cells(f, found.y, found.codes, found.levels, found.units, draws=3000, seed=1) for f in found.f]
-    gaps = np.stack([largest_gap(gap_values(measure, cells)) for cells in drawn])
-    performances = np.stack([performance_values(performance, cells) for cells in drawn])
+    gaps = np.stack([largest_gap(cells.gaps(measure)) for cells in drawn])
+    performances = np.stack([cells.performance(performance) for cells in drawn])
     np.testing.assert_allclose(found.gap_se(), gaps.std(1), rtol=0.08)
     np.testing.assert_allclose(found.performance_se(), performances.std(1), rtol=0.08)
     # Of differences too: the same patients are drawn for every step.
@@ -67,7 +67,7 @@ def test_without_patients_the_standard_error_is_the_binomial_one():
 
 def test_of_many_groups_the_evidence_is_of_the_largest_gap():
     found = _evidence(np.random.default_rng(2), paper_goal("spd"), levels=3)
-    gaps = gap_values("spd", found.cells)
+    gaps = found.cells.gaps("spd")
     np.testing.assert_allclose(np.abs(found.gap), np.abs(gaps).max(-1))
     rate, n = found.cells.rate("selection"), found.cells.n[0, :-1].sum(-1)
     worst = np.abs(gaps).argmax(-1) + 1

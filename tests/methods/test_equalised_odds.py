@@ -16,7 +16,7 @@ from scipy.optimize import linprog
 from equipoise.comparison import audit
 from equipoise.data import Attribute, Scores
 from equipoise.errors import BadInput, EmptyCell, UnknownName
-from equipoise.measures import Rule, tabulate
+from equipoise.measures import Cells, Rule
 from equipoise.methods import make_settings, rule_to_dict
 from equipoise.methods.equalised_odds import EqualisedOdds, EqualisedOddsSettings, Steps, fit
 from equipoise.methods.rules import rule_from_dict
@@ -57,7 +57,7 @@ def test_odds_are_equal_on_the_fitted_data_and_no_trivial_rule_is_better(sample:
     found = fit(scores, goal, EqualisedOddsSettings(base))
     f, y = found.rule.decide(scores), scores.y
     assert ((f >= 0) & (f <= 1)).all()
-    cells = tabulate(f, y, scores.attribute)
+    cells = Cells.of(f, y, scores.attribute)
     for label in (0, 1):
         rates = cells.rate(("fpr", "tpr")[label])
         np.testing.assert_allclose(rates, rates[0], atol=1e-9)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from equipoise.data import Scores
-from equipoise.measures import at_threshold, gap_values, performance_values, tabulate
+from equipoise.measures import Cells, at_threshold
 from equipoise.methods import METHODS, Fit, Goal, make_settings
 from equipoise.methods.contract import Rng
 from equipoise.methods.driver import step_decisions
@@ -32,7 +32,7 @@ def _frontier(name: str, scores: Scores, goal: Goal) -> Fit:
 
 
 def _cells(rule, scores: Scores):
-    return tabulate(rule.decide(scores), scores.y, scores.attribute)
+    return Cells.of(rule.decide(scores), scores.y, scores.attribute)
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -49,8 +49,8 @@ def test_every_row_of_the_trace_is_a_rule_and_the_last_is_the_goals_own(name, gr
     assert not found.steps[0].rule.needs_group
     for step, row in zip(found.steps, found.trace.itertuples(), strict=True):
         cells = _cells(step.rule, scores)
-        assert np.abs(gap_values("eod", cells)).max() == pytest.approx(abs(row.gap), abs=1e-9)
-        assert float(performance_values("balanced_accuracy", cells)) == pytest.approx(row.performance, abs=1e-12)
+        assert np.abs(cells.gaps("eod")).max() == pytest.approx(abs(row.gap), abs=1e-9)
+        assert float(cells.performance("balanced_accuracy")) == pytest.approx(row.performance, abs=1e-12)
 
 
 @pytest.mark.parametrize("measure", ["spd", "eod", "tnr_gap"])
@@ -59,13 +59,13 @@ def test_steps_keep_their_share_of_the_gap_on_its_side_of_zero(name, measure):
     scores = _scores(600)
     found = _frontier(name, scores, paper_goal(measure))
     before = _cells(found.steps[0].rule, scores)
-    (gap,), slack = gap_values(measure, before), half_rows(measure, before)
+    (gap,), slack = before.gaps(measure), half_rows(measure, before)
     assert abs(gap) > 0.1
     if name == "equalised-odds" and measure == "spd":
         return  # it bounds sensitivity and false positive rate, of which a gap in selection rate is a mixture
     for share, step in zip(REMOVED_SHARES, found.steps[1:-1], strict=True):
         low, high = windows(np.array([gap]), share, slack)
-        (left,) = gap_values(measure, _cells(step.rule, scores))
+        (left,) = _cells(step.rule, scores).gaps(measure)
         assert low[0] - 1e-8 <= left <= high[0] + 1e-8
     performance = found.trace["performance"].to_numpy()[1:-1]
     assert (np.diff(performance) <= 1e-9).all()  # a smaller gap never comes with a better performance
@@ -78,10 +78,10 @@ def test_group_thresholds_are_the_best_of_all_in_every_window():
         before = _cells(found.steps[0].rule, scores)
         cuts = [np.append(np.unique(scores.score[scores.attribute.codes == k]), 1.1) for k in range(groups)]
         tried = np.array(list(product(*cuts)))
-        cells = tabulate((scores.score >= tried[:, scores.attribute.codes]).astype(float), scores.y, scores.attribute)
-        gaps, performance = gap_values("eod", cells), performance_values("balanced_accuracy", cells)
+        cells = Cells.of((scores.score >= tried[:, scores.attribute.codes]).astype(float), scores.y, scores.attribute)
+        gaps, performance = cells.gaps("eod"), cells.performance("balanced_accuracy")
         for share, row in zip(REMOVED_SHARES, found.trace["performance"].iloc[1:-1], strict=True):
-            low, high = windows(gap_values("eod", before), share, half_rows("eod", before))
+            low, high = windows(before.gaps("eod"), share, half_rows("eod", before))
             inside = ((gaps >= low - 1e-9) & (gaps <= high + 1e-9)).all(-1)
             assert row == pytest.approx(performance[inside].max(), abs=1e-9)
 

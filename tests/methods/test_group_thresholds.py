@@ -7,7 +7,7 @@ import pytest
 
 from equipoise.data import Scores
 from equipoise.errors import BadInput
-from equipoise.measures import gap_values, largest_gap, performance_values, tabulate
+from equipoise.measures import Cells, largest_gap
 from equipoise.methods import Goal, rule_to_dict
 from equipoise.methods.rules import rule_from_dict
 from equipoise.methods.thresholds import GroupThresholds
@@ -33,8 +33,8 @@ def _all(scores: Scores, goal: Goal, missing: float) -> list[tuple[float, float,
     cuts = [np.append(np.unique(scores.score[scores.attribute.codes == k]), 1.1) for k in range(len(scores.attribute.levels))]
     combinations = np.array([[*combination, missing] for combination in product(*cuts)])
     decisions = scores.score >= combinations[:, scores.attribute.codes]
-    cells = tabulate(decisions.astype(float), scores.y, scores.attribute)
-    gaps, performances = np.abs(largest_gap(gap_values(goal.measure, cells))), performance_values(goal.performance, cells)
+    cells = Cells.of(decisions.astype(float), scores.y, scores.attribute)
+    gaps, performances = np.abs(largest_gap(cells.gaps(goal.measure))), cells.performance(goal.performance)
     return list(zip(gaps.tolist(), performances.tolist(), cells.rate("tpr"), strict=True))
 
 
@@ -62,7 +62,7 @@ def test_it_is_the_best_of_all_combinations(groups, n, measure, performance, lim
         got = (abs(row["gap"]), row["performance"])
         everything = _all(scores, goal, fitted.rule.missing)
         if goal.keep:
-            start = tabulate((scores.score >= before["threshold"]).astype(float), scores.y, scores.attribute).rate("tpr")
+            start = Cells.of((scores.score >= before["threshold"]).astype(float), scores.y, scores.attribute).rate("tpr")
             least = start if goal.keep["tpr"] == "before" else np.full(groups, goal.keep["tpr"])
             everything = [point for point in everything if (point[2] >= least - 1e-9).all()]
             assert row["spare"] >= -1e-9

@@ -11,7 +11,7 @@ from torch import nn
 import equipoise as eq
 from equipoise.data import Cohort, split
 from equipoise.errors import BadInput
-from equipoise.measures import performance_values, tabulate, worst_gap
+from equipoise.measures import Cells
 from equipoise.methods import ALL_AT_ONCE, METHODS
 from equipoise.methods.evaluation import argmax_thresholds
 from equipoise.models import ManyBiasScores, OneOutput, to_onnx
@@ -29,8 +29,8 @@ def scores_by_hand(model: nn.Module, cohort: Cohort) -> np.ndarray:
 def values_by_hand(decisions: np.ndarray, cohort: Cohort, label: str, measure: str) -> tuple[float, float]:
     part = cohort.labelled(label)
     known = cohort.column(label) >= 0
-    cells = tabulate(decisions[known].astype(float), part.y, part.attribute)
-    return float(worst_gap(measure, cells)), float(performance_values("balanced_accuracy", cells))
+    cells = Cells.of(decisions[known].astype(float), part.y, part.attribute)
+    return float(cells.worst_gap(measure)), float(cells.performance("balanced_accuracy"))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from torch import nn
 import equipoise as eq
 from equipoise.data import Cohort
 from equipoise.errors import BadInput, EmptyCell, UnknownName
-from equipoise.measures import tabulate, worst_gap
+from equipoise.measures import Cells
 from equipoise.methods import ALL_AT_ONCE, METHODS
 from equipoise.models import predict
 from support.facts import facts, says
@@ -83,8 +83,8 @@ def test_cross_fitted_selection_corrects_every_label(labels, method: str):
         assert own.goal.selection == "honest"
         # What the trace says of the chosen step on all rows is true of the network and the rule that came back.
         scores = predict(own.model, cohort.labelled(name))
-        cells = tabulate(own.rule.decide(scores), scores.y, scores.attribute)
-        assert float(worst_gap("eod", cells)) == pytest.approx(own.trace["gap"].iloc[own.chosen], abs=5e-3)
+        cells = Cells.of(own.rule.decide(scores), scores.y, scores.attribute)
+        assert float(cells.worst_gap("eod")) == pytest.approx(own.trace["gap"].iloc[own.chosen], abs=5e-3)
     if METHODS[method].labels == ALL_AT_ONCE:  # one step for all labels
         assert len({own.chosen for own in result.labels.values()}) == 1
     if result.chosen == 0:

@@ -13,7 +13,7 @@ from torch import nn
 from equipoise.comparison import audit
 from equipoise.data import Cohort, Parts, Scores, split
 from equipoise.errors import BadInput
-from equipoise.measures import gap_values, linearised, tabulate, worst_gap
+from equipoise.measures import Cells, linearise
 from equipoise.methods import METHODS, Label
 from equipoise.methods.blind_rule import Posteriors, Problem, parity_path
 from equipoise.methods.choosing import choose_step
@@ -168,9 +168,9 @@ def test_the_largest_gap_of_three_groups_and_a_bound(method: str, measure: str):
     groups = np.where(parts.valid.groups == "F", rng.choice(["F1", "F2"], len(parts.valid)), "M")
     cohort = Cohort.from_arrays(parts.valid.inputs, parts.valid.y, groups, reference="M")
     result = debias(model, cohort, method=method, measure=measure, max_gap=0.1, seed=1, **QUICK.get(method, {}))
-    cells = tabulate(result.rule.decide(predict(result.model, cohort)), cohort.y, cohort.attribute)
+    cells = Cells.of(result.rule.decide(predict(result.model, cohort)), cohort.y, cohort.attribute)
     row = result.trace.iloc[result.chosen]
-    assert row["gap"] == pytest.approx(float(worst_gap(measure, cells)), abs=1e-6)
+    assert row["gap"] == pytest.approx(float(cells.worst_gap(measure)), abs=1e-6)
     held_out, size = abs(row.get("held_out_gap", row["gap"])), abs(row["gap"])  # bias-score must meet it on both
     assert result.met_in_sample == (max(held_out, size) <= 0.1 + 1e-9)
     assert ("final_network_misses" in [note.kind for note in result.why]) == (held_out <= 0.1 + 1e-9 < size)
@@ -294,7 +294,7 @@ def test_the_standard_error_is_that_of_the_bootstrap(measure: str):
     evidence = StepEstimates(f, y, codes, levels, units, paper_goal(measure))
     for k in range(2):
         drawn = bootstrap_cells(f[k], y, codes, levels, units, draws=2000, seed=0)
-        assert evidence.gap_se()[k] == pytest.approx(gap_values(measure, drawn)[:, 0].std(), rel=0.1)
+        assert evidence.gap_se()[k] == pytest.approx(drawn.gaps(measure)[:, 0].std(), rel=0.1)
     # A step at which nobody of a group is decided so has no gap, and is never the one to take.
     empty = f.copy()
     empty[1, codes == 1] = 0.0 if measure == "ppv_gap" else 1.0
@@ -307,10 +307,10 @@ def test_the_teacher_takes_the_place_of_the_label_in_the_weights():
     rng = np.random.default_rng(0)
     y, codes, p = rng.integers(0, 2, 200), rng.integers(0, 2, 200), rng.random(200)
     scores = Scores.from_arrays(y, rng.random(200), np.array(["M", "F"])[codes], reference="M")
-    cells = tabulate(scores.score >= 0.5, y, scores.attribute)
+    cells = Cells.of(scores.score >= 0.5, y, scores.attribute)
     codes = scores.attribute.codes
     assert expected_weights("ppv_gap", cells, 1, codes, y.astype(float)) == pytest.approx(
-        linearised("ppv_gap", cells, 1).weights(y, codes), abs=1e-15
+        linearise("ppv_gap", cells, 1).weights(y, codes), abs=1e-15
     )
     mine = codes == 1
     decided = mine & (scores.score >= 0.5)

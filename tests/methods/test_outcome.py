@@ -11,7 +11,7 @@ import pytest
 
 from equipoise.data import Attribute, Scores
 from equipoise.errors import BadInput
-from equipoise.measures import AuditSpec, Paired
+from equipoise.measures import AuditSpec, PairedDecisions
 from equipoise.measures.intervals import wilson
 from equipoise.methods import Goal, Judgement, Outcome, joint_met, joint_outcome, judge, performance_limit
 from equipoise.methods.evaluation import RATE_NOISE
@@ -213,7 +213,7 @@ def test_randomised_decisions_are_judged_by_their_expectation():
 def test_the_numbers_are_those_of_the_paired_comparison():
     scores, old, new = world(np.random.default_rng(3), 900, (0.8, 0.6, 0.7), (0.8, 0.75, 0.7))
     found = judge(scores, old, scores, new, EOD, source="held-out")
-    pair = Paired(scores, (old, new), AuditSpec())
+    pair = PairedDecisions(scores, (old, new), AuditSpec())
     for gap in found.gaps:
         assert (gap.change.value, gap.change.low, gap.change.high) == tuple(
             getattr(pair.gap_change("eod", gap.group), end) for end in ("value", "low", "high")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from equipoise.comparison import audit
 from equipoise.data import Attribute, Cohort, Scores
 from equipoise.errors import BadInput, EmptyCell, UnknownName
-from equipoise.measures import GAPS, Rule, gap_values, largest_gap, tabulate
+from equipoise.measures import GAPS, Cells, Rule, largest_gap
 from equipoise.methods import Fit, Goal, make_settings, rule_to_dict
 from equipoise.methods.reject_option import RejectOption, RejectOptionSettings, fit
 from equipoise.methods.rules import rule_from_dict
@@ -45,13 +45,13 @@ def measured(rule: Rule, scores: Scores, goal: Goal) -> tuple[float, float]:
         "accuracy": (tp + negatives - fp) / len(y),
         "f1": 2 * tp / (tp + fp + positives),
     }[goal.performance]
-    return float(largest_gap(gap_values(goal.measure, tabulate(f, y, scores.attribute)))), float(performance)
+    return float(largest_gap(Cells.of(f, y, scores.attribute).gaps(goal.measure))), float(performance)
 
 
 def ways(scores: Scores, threshold: float, measure: str) -> list[tuple[str, ...]]:
     """Whom the band may favour: the k groups with the fewest positive decisions, for each k."""
     f, sign = (scores.score >= threshold).astype(float), -1 if measure in ("fnr_gap", "tnr_gap") else 1
-    gaps = [0.0, *(sign * gap_values(measure, tabulate(f, scores.y, scores.attribute)))]
+    gaps = [0.0, *(sign * Cells.of(f, scores.y, scores.attribute).gaps(measure))]
     levels = scores.attribute.levels
     order = sorted(range(len(levels)), key=lambda k: (gaps[k], k == 0))
     return [tuple(levels[k] for k in sorted(order[:count])) for count in range(1, len(levels))]

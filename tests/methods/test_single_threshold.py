@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from equipoise.data import Scores
-from equipoise.measures import Threshold, gap_values, largest_gap, performance_values, tabulate
+from equipoise.measures import Cells, Threshold, largest_gap
 from equipoise.methods import Goal
 from equipoise.methods.rules import with_steps
 from equipoise.methods.thresholds import single_threshold as fit
@@ -22,10 +22,10 @@ def _scores(seed: int, n: int = 40) -> Scores:
 
 
 def _at(scores: Scores, goal: Goal, cut: float) -> tuple[float, float, float]:
-    cells = tabulate((scores.score >= cut).astype(float), scores.y, scores.attribute)
+    cells = Cells.of((scores.score >= cut).astype(float), scores.y, scores.attribute)
     return (
-        float(np.abs(largest_gap(gap_values(goal.measure, cells)))),
-        float(performance_values(goal.performance, cells)),
+        float(np.abs(largest_gap(cells.gaps(goal.measure)))),
+        float(cells.performance(goal.performance)),
         cells.rate("tpr").min(),
     )
 
@@ -42,12 +42,12 @@ def test_it_is_the_best_of_all_thresholds(measure, limits):
         cuts = [cut for cut in np.unique(scores.score) if lowest < cut <= highest]  # none that decides the same for all
         every = np.array([_at(scores, goal, cut) for cut in cuts])
         if goal.keep:
-            before = tabulate((scores.score >= 0.6).astype(float), scores.y, scores.attribute).rate("tpr")
+            before = Cells.of((scores.score >= 0.6).astype(float), scores.y, scores.attribute).rate("tpr")
             every = np.array(
                 [
                     own
                     for cut, own in zip(cuts, every, strict=True)
-                    if (tabulate((scores.score >= cut).astype(float), scores.y, scores.attribute).rate("tpr") >= before - 1e-9).all()
+                    if (Cells.of((scores.score >= cut).astype(float), scores.y, scores.attribute).rate("tpr") >= before - 1e-9).all()
                 ]
             )
             assert kept >= before.min() - 1e-9

@@ -8,7 +8,7 @@ from torch import nn
 import equipoise as eq
 from equipoise.data import Cohort
 from equipoise.errors import BadInput
-from equipoise.measures import gap_values, sweep
+from equipoise.measures import sweep
 from equipoise.methods import METHODS, run_method
 from equipoise.methods.evaluation import Data, decisions_at
 from equipoise.methods.step_control import (
@@ -117,7 +117,7 @@ def test_the_smooth_gap_is_the_mean_over_thresholds_about_as_good_as_the_best(pr
     for threshold, performance in zip(swept.thresholds, swept.values["balanced_accuracy"], strict=True):
         if performance > best - error:  # NaN inside a run of equal scores is not
             chances.append(1 - (best - performance) / error)
-            gaps.append(gap_values("eod", label.cells(decisions_at(now.scores, threshold)))[0])
+            gaps.append(label.cells(decisions_at(now.scores, threshold)).gaps("eod")[0])
     assert len(gaps) > 3
     assert smooth_gap(data, now) == pytest.approx(np.average(gaps, weights=chances))
 

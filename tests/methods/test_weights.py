@@ -8,7 +8,7 @@ import torch
 import equipoise as eq
 from equipoise.data import Attribute, Scores
 from equipoise.errors import BadInput
-from equipoise.measures import choose_rule, gap_values, normalised, performance_values, sweep, tabulate, upper_bound
+from equipoise.measures import Cells, choose_rule, normalise_weights, sweep, upper_bound
 from equipoise.methods import METHODS, Goal, Kind
 from equipoise.methods.step_estimates import StepEstimates
 from equipoise.models import MLP, predict
@@ -112,12 +112,12 @@ def test_methods_that_change_the_network_refuse_weights_and_auto_passes_over_the
             with pytest.raises(BadInput, match=facts(name, "weights", "group-thresholds")):
                 debias(model, rows, method=name)
     found = debias(model, rows, method="group-thresholds", max_gap=0.02)
-    cells = tabulate(
-        found.rule.decide(eq.Scores.of(rows, predict(found.model, rows).score)), rows.y, rows.attribute, normalised(rows.weight)
+    cells = Cells.of(
+        found.rule.decide(eq.Scores.of(rows, predict(found.model, rows).score)), rows.y, rows.attribute, normalise_weights(rows.weight)
     )
     row = found.trace.iloc[found.chosen]
-    assert row["gap"] == pytest.approx(float(gap_values("eod", cells)[0]))
-    assert row["performance"] == pytest.approx(float(performance_values("balanced_accuracy", cells)))
+    assert row["gap"] == pytest.approx(float(cells.gaps("eod")[0]))
+    assert row["performance"] == pytest.approx(float(cells.performance("balanced_accuracy")))
     auto = debias(model, rows, method="auto", allow_group=True, max_gap=0.02)
     assert METHODS[auto.ran].weights
     honest = debias(model, rows, method="group-thresholds", selection="honest", max_gap=0.3)

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from equipoise.measures import GAPS, MEASURES, QUOTIENTS
+from equipoise.measures import GAPS, MEASURES
+from equipoise.measures.measure_table import QUOTIENTS
 from equipoise.methods import METHODS, Note
 from equipoise.report import repair_set_words, why_words
 from equipoise.report.model_card import cards

@@ -11,7 +11,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from equipoise.data import Cohort, split
-from equipoise.measures import gap_values, tabulate
+from equipoise.measures import Cells
 from equipoise.studies import PRESETS, load, published, read_plan
 from equipoise.studies.plan import StudyData
 from equipoise.studies.sets.mimic_iii import ADMISSION_GROUPS
@@ -39,7 +39,7 @@ def standard(data: str, measure: str) -> Published:
 
 
 def gap(cohort: Cohort, decisions: np.ndarray, measure: str) -> float:
-    return float(gap_values(measure, tabulate(decisions.astype(np.float64), cohort.y, cohort.attribute))[0])
+    return float(Cells.of(decisions.astype(np.float64), cohort.y, cohort.attribute).gaps(measure)[0])
 
 
 def agree(data: str, found: dict[str, float]) -> None:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from equipoise.errors import BadInput
-from equipoise.measures import gaps
+from equipoise.measures import measure_table
 from equipoise.studies import Event, narrow, open_study, read_rows, read_timings, read_traces, results, run_study
 from equipoise.studies.plan import tasks_of
 from equipoise.studies.results import finished, locked_folder
@@ -168,7 +168,7 @@ def new_measure(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], str]]:
     """Adds a measure to the table, as a later Equipoise might, until the test ends."""
 
     def add() -> str:
-        monkeypatch.setitem(gaps.GAPS, "youden_gap", {"tpr": 1.0, "fpr": -1.0})
+        monkeypatch.setitem(measure_table.GAPS, "youden_gap", {"tpr": 1.0, "fpr": -1.0})
         importlib.reload(results)
         return "test_youden_gap"
 

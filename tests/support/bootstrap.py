@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from equipoise.measures import Cells, FloatArray, IntArray, cell_index, multiplicities, sums_by_unit
+from equipoise.data import FloatArray, IntArray
+from equipoise.measures import Cells, cell_index, resample_counts, sums_by_unit
 
 
 def bootstrap_cells(
@@ -12,6 +13,6 @@ def bootstrap_cells(
     size = 2 * (len(levels) + 1)
     cell = cell_index(y, codes, len(levels))
     table = np.concatenate([sums_by_unit(units, cell, values, size) for values in (1.0, f)], axis=1)
-    drawn = np.concatenate([block @ table for block in multiplicities(len(table), draws, seed)])
+    drawn = np.concatenate([block @ table for block in resample_counts(len(table), draws, seed)])
     grid = (draws, len(levels) + 1, 2)
     return Cells(levels, drawn[:, :size].reshape(grid), drawn[:, size:].reshape(grid))

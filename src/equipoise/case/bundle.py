@@ -19,10 +19,10 @@ import pandas as pd
 from equipoise import data, models
 from equipoise.case.schema import OWN_NETWORK, PREDICTOR_SCORE, Run, SavedModel, SavedPredictor, ServedImages
 from equipoise.case.verify import Verified, verify
-from equipoise.data import Attribute, Cohort, FeatureTable, Scores, Transform
+from equipoise.data import Attribute, Cohort, FeatureTable, FloatArray, Scores, Transform
 from equipoise.disk import sha256
 from equipoise.errors import BadInput, Misuse, Untrusted, did_you_mean, raise_all
-from equipoise.measures import FloatArray, Rule
+from equipoise.measures import Rule
 from equipoise.methods import read_rule
 from equipoise.models import Predictor
 

@@ -118,7 +118,7 @@ def audit_case(case: Case, *, bars: Bars = no_bars, running: Callable[[models.Co
     valid = {} if spec.valid is None else read(spec.valid)
     if scores and case.report.words:
         check_group_names(case.report.words, next(iter(scores.values())))
-    argmax = measures.ARGMAX if columns.kind.argmax else None  # on the margin over the other classes
+    argmax = measures.ARGMAX_RULE if columns.kind.argmax else None  # on the margin over the other classes
     rules = measures.rules_by_label(case.labels, argmax, case.model.threshold, valid, spec.optimise)
     with bars("audit") as step:
         audit = measures.audit_labels(scans or scores, rules, spec, columns.kind, table.name, step)

@@ -22,10 +22,10 @@ from equipoise.case.case_file import Case, RepairSpec
 from equipoise.case.save import ROWS_CHECKED, Saved, Serving, inputs_of, save_all, saved_models
 from equipoise.case.schema import PREDICTOR_SCORE
 from equipoise.comparison import Comparison, Provenance, ScoredCandidate
-from equipoise.data import Cohort, Columns, ReadCohort, Rows, Scores
+from equipoise.data import Cohort, Columns, FloatArray, ReadCohort, Rows, Scores
 from equipoise.disk import without_folders
 from equipoise.errors import BadInput, EquipoiseError, TooFewPatients, UnknownName, collecting, raise_all
-from equipoise.measures import AuditSpec, FloatArray
+from equipoise.measures import AuditSpec
 from equipoise.methods import METHODS, STANDARD, Goal, Kind, LabelCandidate, Speed, cross_fitting_parts, make_settings
 from equipoise.report import ReportSpec
 

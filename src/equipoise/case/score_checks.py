@@ -15,9 +15,9 @@ from scipy.special import expit
 from scipy.stats import rankdata
 
 from equipoise.case.case_file import SCORE_TOLERANCE, Case
-from equipoise.data import IMAGE_COLUMNS, Cohort, ImageFolder, Images, Scores, check_cohort, read_table
+from equipoise.data import IMAGE_COLUMNS, Cohort, FloatArray, ImageFolder, Images, Scores, check_cohort, read_table
 from equipoise.errors import BadInput, Misuse, did_you_mean
-from equipoise.measures import FloatArray, Ranking
+from equipoise.measures import Ranking
 
 SHOWN_IDS = 5  # ids in a message
 OUTPUT_ROWS = 64  # rows on which the network's other outputs are compared

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from equipoise.data import Cohort, LabelKind, Scan, Scores, check_apart, check_cohort
 from equipoise.errors import BadInput, Misuse
-from equipoise.measures import ARGMAX, Audit, AuditSpec, Progress, Rule, Threshold, audit_labels, rules_by_label
+from equipoise.measures import ARGMAX_RULE, Audit, AuditSpec, Progress, Rule, Threshold, audit_labels, rules_by_label
 from equipoise.specification import takes_fields_of
 
 AUDIT_SUGGESTIONS = {  # for a wrong argument, by its type
@@ -126,7 +126,7 @@ def _decided(
     if cohort.kind.argmax:
         if threshold is not None or valid is not None:
             raise BadInput("classes are decided by argmax; leave out threshold and valid")
-        rule = ARGMAX
+        rule = ARGMAX_RULE
     elif rule is None and threshold is None and valid is None and len(labels) == 1:
         rule = trained_rule(subject)
     if valid is None:

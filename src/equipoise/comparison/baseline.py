@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from equipoise import measures
-from equipoise.data import Cohort, Scores, generator
-from equipoise.measures import Audit, AuditSpec, Baseline, FloatArray, IntArray, Rule, cell_index, choose_rule, sweep, tabulate, units_of
+from equipoise.data import Cohort, FloatArray, IntArray, Scores, generator
+from equipoise.measures import Audit, AuditSpec, Baseline, Cells, Rule, cell_index, choose_rule, sweep, units_of
 from equipoise.methods import Goal
 
 STRENGTHS = (0.01, 0.1, 1.0)  # values of C in scikit-learn, chosen by log loss on rows outside the fit
@@ -75,12 +75,12 @@ def fit_baseline(
 
     def compare_with(decisions: FloatArray, score: FloatArray, rule: Rule) -> Any:
         decided = decisions[sampled][shown.kept], rule.decide(replace(rows, score=score))[shown.kept]
-        return measures.Paired(shown.scores, decided, settings).baseline(goal.performance, goal.measure)
+        return measures.PairedDecisions(shown.scores, decided, settings).baseline(goal.performance, goal.measure)
 
     choice_score, test_score = model.choose_strength(test_features, chosen_on.y)
     rule = choose_rule(valid=Scores.of(chosen_on, choice_score), optimise=goal.performance)
     plain, fair = compare_with(original[1], test_score, rule), None
-    affine = goal.performance in measures.AFFINE_PERFORMANCE and not measures.is_quotient(goal.measure)
+    affine = goal.performance in measures.AFFINE_PERFORMANCE and not measures.measure_of(goal.measure).is_quotient
     if repaired is not None and affine and len(fit.attribute.levels) == 2:
         decisions, gap = repaired
         constrained = _constrained(model, test_features, fit, chosen_on, goal, max(abs(gap), NEAR))
@@ -158,7 +158,7 @@ def _constrained(
     model: _Regression, new: FloatArray, fit: Cohort, chosen_on: Cohort, goal: Goal, max_gap: float
 ) -> tuple[FloatArray, float] | None:
     """Scores of new rows and the threshold with the best performance whose |gap| is within `max_gap`; None if no multiple has one."""
-    cells = tabulate(np.zeros(len(fit)), fit.y, fit.attribute, fit.weight)
+    cells = Cells.of(np.zeros(len(fit)), fit.y, fit.attribute, fit.weight)
     at = cell_index(fit.y, fit.attribute.codes, 2)
     gain = measures.performance_functional(goal.performance, cells.n).w.ravel()[at]
     gap = measures.gap_functional(goal.measure, cells.n, 1).w.ravel()[at]

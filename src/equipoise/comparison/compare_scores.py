@@ -16,29 +16,28 @@ import numpy as np
 import pandas as pd
 
 from equipoise.comparison.findings import Affected, affected
-from equipoise.data import Scores
+from equipoise.data import FloatArray, Scores
 from equipoise.errors import BadInput, raise_all
 from equipoise.measures import (
     AT_THRESHOLD,
     FEW_PATIENTS,
-    INSUFFICIENT,
+    INSUFFICIENT_DATA,
     AuditSpec,
     AuditSums,
     Estimate,
     Fact,
-    FloatArray,
     Gap,
-    Paired,
+    PairedDecisions,
     Ranking,
     SignedSum,
     adjusted,
     audit_labels,
     choose_rule,
-    coefficients,
-    combined,
+    combine_limits,
     comparisons_of,
     concatenate_sums,
     gap_facts,
+    measure_of,
     records,
     shown_scores,
     thresholds_by_name,
@@ -165,14 +164,14 @@ def compare_scores(
     for name, second in same.items():
         decisions = before, rules[name].decide(second)[shown.kept]
         for attribute in shown.attributes:
-            pair = Paired(replace(shown.scores, attributes=(attribute,)), decisions, spec)
+            pair = PairedDecisions(replace(shown.scores, attributes=(attribute,)), decisions, spec)
 
-            def change_of(gap: str, pair: Paired = pair) -> _Change:
+            def change_of(gap: str, pair: PairedDecisions = pair) -> _Change:
                 return *pair.rates(gap), pair.signed(gap), pair.patients(gap)
 
             keys = {"label": "", "compared": name, "attribute": attribute.name}
             blocks += _blocks(keys, attribute.levels, spec.gaps, change_of, min_patients, first.patients is not None)
-        pair = Paired(shown.scores, decisions, spec)
+        pair = PairedDecisions(shown.scores, decisions, spec)
         for measure in spec.performance:
             if measure in AT_THRESHOLD:
                 change = pair.performance_change(measure)
@@ -204,7 +203,7 @@ def compare_audits(subjects: Mapping[str, Mapping[str, AuditSums]], *, common_gr
             sides = first.sums[attribute], second.sums[attribute].taken([second.groups[attribute].index(group) for group in levels])
 
             def change_of(gap: str, sides: tuple[Any, Any] = sides) -> _Change:
-                signed = coefficients(gap)
+                signed = measure_of(gap).coefficients
                 counts = np.min([side[rate].patients for side in sides for rate in signed], axis=0)
                 before, after = (side.signed(signed) for side in sides)
                 return before.total, after.total, after.minus(before), counts
@@ -214,7 +213,7 @@ def compare_audits(subjects: Mapping[str, Mapping[str, AuditSums]], *, common_gr
         for measure, before in first.performance.items():
             if (after := second.performance.get(measure)) is not None:
                 pairs = (np.array([getattr(after, end), getattr(before, end)]) for end in ("value", "low", "high"))
-                change = map(float, combined([1.0, -1.0], *pairs))  # limits from those of both (Zou and Donner 2008)
+                change = map(float, combine_limits([1.0, -1.0], *pairs))  # limits from those of both (Zou and Donner 2008)
                 performance.append((label, name, measure, before.value, after.value, *change))
     first_labels = {name: next(iter(by_label.values())) for name, by_label in subjects.items()}
     sizes = {name: (sums.rows, sums.patients) for name, sums in first_labels.items()}
@@ -252,7 +251,9 @@ def _blocks(
             "second": np.where(usable, second, np.nan),
             "patients": counts.astype(int),
             "few": usable & (counts < FEW_PATIENTS),
-            "note": np.where(usable, "", f"{INSUFFICIENT}: fewer than {min_patients} {'patients' if by_patient else 'rows'} in a cell"),
+            "note": np.where(
+                usable, "", f"{INSUFFICIENT_DATA}: fewer than {min_patients} {'patients' if by_patient else 'rows'} in a cell"
+            ),
         }
         yield pd.DataFrame(rows), change
 
@@ -306,7 +307,7 @@ def _auroc_change(first: Scores, second: Scores, level: float) -> tuple[float, f
     shared = float(influences[0] @ influences[1]) / (lengths[0] * lengths[1]) if min(lengths) > 0 else 0.0
     correlation = np.array([[1.0, shared], [shared, 1.0]])
     areas, below, above = np.array(limits).T
-    value, low, high = combined([-1.0, 1.0], areas, below, above, correlation)
+    value, low, high = combine_limits([-1.0, 1.0], areas, below, above, correlation)
     return before, after, float(value), float(low), float(high)
 
 

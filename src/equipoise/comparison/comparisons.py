@@ -3,7 +3,7 @@
 `compare_models` takes existing models and results of `debias`; `try_methods` creates the candidates first. Reports, cards and bundles are
 written from `Comparison.found`, which is computed once. A `Comparison` has a goal, a chosen candidate and its classifier to serve; a
 `ScoreComparison` has none of them, and may be of different patients. Both count changed decisions and paired changes by the same functions
-(`findings`, `measures.Paired`), and share nothing else: they are two values. Torch is imported only if networks are compared.
+(`findings`, `measures.PairedDecisions`), and share nothing else: they are two values. Torch is imported only if networks are compared.
 """
 
 import platform
@@ -27,7 +27,7 @@ from equipoise.comparison.findings import Findings, ScoredCandidate, find
 from equipoise.data import Cohort, Identities, LabelKind, Rows, Scores, check_apart, check_cohort
 from equipoise.disk import sha256, sha256_of, without_folders
 from equipoise.errors import BadInput, Misuse, raise_all
-from equipoise.measures import Audit, AuditSpec, Baseline, Gap, Rule, Threshold, choose_rule, gap_values, largest_gap, tabulate
+from equipoise.measures import Audit, AuditSpec, Baseline, Cells, Gap, Rule, Threshold, choose_rule, largest_gap
 from equipoise.methods import DEFAULT_MEASURE, IN_USE, Candidate, Goal, Judgement, LabelCandidate, Note, Outcome, Progress, choose_method
 from equipoise.models import classifier, predict
 from equipoise.presenting import html_of, save_comparison, write_page
@@ -362,8 +362,8 @@ def _entry(name: str, subject: object, cohort: Rows, valid: Rows | None, goal: G
 
 def evaluate_rule(rule: Rule, scores: Scores, goal: Goal) -> tuple[float, float]:
     """The largest gap and the performance of a rule on these scores, by the goal's measures."""
-    cells = tabulate(rule.decide(scores), scores.y, scores.attribute, scores.weight)
-    return float(largest_gap(gap_values(goal.measure, cells))), float(measures.performance_values(goal.performance, cells))
+    cells = Cells.of(rule.decide(scores), scores.y, scores.attribute, scores.weight)
+    return float(largest_gap(cells.gaps(goal.measure))), float(cells.performance(goal.performance))
 
 
 def choose_candidate(tried: Sequence[Mapping[str, ScoredCandidate]]) -> int:

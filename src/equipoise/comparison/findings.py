@@ -14,9 +14,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from equipoise import measures
-from equipoise.data import MISSING, Attribute, Scores
+from equipoise.data import MISSING, Attribute, FloatArray, Scores
 from equipoise.errors import BadInput
-from equipoise.measures import MEASURES, AuditSpec, Clusters, Estimate, FloatArray, LabelAudit, Paired, Shift, ShownGroups
+from equipoise.measures import MEASURES, AuditSpec, Clusters, Estimate, LabelAudit, PairedDecisions, Shift, ShownGroups
 from equipoise.methods import Goal, Judgement, LabelCandidate, Progress, judge
 
 BALANCE = ({"corrected": 1.0}, {"spoiled": 1.0}, {"accuracy": 1.0}, {"true": -1.0}, {"false": 1.0})  # the last two: missed findings, alarms
@@ -243,7 +243,7 @@ def find(
     before, after = audits[0], audits[1 + chosen]
     decided = [(shown.like(tried.test), tried.decisions()[shown.kept]) for tried in entries]
     decisions = decided[0][1], decided[1 + chosen][1]
-    pair = Paired(test, decisions, settings)
+    pair = PairedDecisions(test, decisions, settings)
     judgements: list[Judgement | None] = [None]  # the original is not judged
     for tried, own in zip(candidates, decided[1:], strict=True):
         limits: dict[str, Any] = {"settings": settings, "labels": labels, "forced": forced}
@@ -269,7 +269,7 @@ def find(
         )
     gap_before, gap_after = methods[0].gap, methods[1 + chosen].gap
     worst_group = gap_before.group if not np.isnan(gap_before.value) else ""
-    additive = worst_group and not measures.is_quotient(goal.measure)
+    additive = worst_group and not measures.measure_of(goal.measure).is_quotient
     contributions = tuple(pair.contributions(goal.measure, worst_group)) if additive else ()
     rates, gaps = BeforeAfter(), BeforeAfter()
     for a in shown.attributes:
@@ -365,7 +365,7 @@ def balances(scores: Scores, shown: ShownGroups, before: FloatArray, after: Floa
         limits = (moments.signed(signs).limits(settings.level) for signs in BALANCE)  # value, low and high: (3, groups)
         sums = [np.where(enough, each, np.nan) for each in limits]
         groups = Attribute("", tuple(map(str, names)), codes)
-        tables = [measures.tabulate(decided, scores.y, groups, scores.weight) for decided in (before, after)]
+        tables = [measures.Cells.of(decided, scores.y, groups, scores.weight) for decided in (before, after)]
         with np.errstate(invalid="ignore"):  # groups without rows; the last entry of a table is of rows without a group
             errors = [np.array([cells.n[:, 1] - cells.s[:, 1], cells.s[:, 0]]) / cells.n.sum(1) for cells in tables]
         shares = [np.where(enough, error[:, : len(names)], np.nan) for error in errors]

@@ -20,14 +20,15 @@ import pandas as pd
 
 from equipoise.data import CONFLICTS, GroupConflicts, LabelKind
 from equipoise.errors import BadInput, UnknownName, first_line
+from equipoise.measures.audit_spec import AuditSpec
 from equipoise.measures.calibration import REASONS, TOO_FEW, WITHHELD
 from equipoise.measures.disclosure import table_from, table_to_dict
-from equipoise.measures.gaps import GAPS, OVERALL, QUOTIENTS, AuditSpec, Gap, canonical_name
-from equipoise.measures.intervals import INSUFFICIENT, Estimate
+from equipoise.measures.intervals import INSUFFICIENT_DATA, Estimate
+from equipoise.measures.measure_table import GAPS, OVERALL, QUOTIENTS, Gap, canonical_name
 from equipoise.measures.moments import Moments
 from equipoise.measures.permutation import comparisons_of, shrunken_gaps
-from equipoise.measures.score_measures import ALL_ROWS, CURVES, SCORE_MEASURES
-from equipoise.measures.thresholds import Described, Rule, Threshold
+from equipoise.measures.score_measures import ALL_ROWS, CURVE_COLUMNS, SCORE_MEASURES
+from equipoise.measures.thresholds import DescribedRule, Rule, Threshold
 from equipoise.presenting import html_of, write_page
 
 if TYPE_CHECKING:
@@ -41,9 +42,9 @@ GAP_COLUMNS = [
     *("simultaneous_low", "simultaneous_high", "p_value", "p_adjusted", "clear"),
     *("detectable", "patients", "few", "note"),
 ]
-ONE, SEVERAL = "equipoise.audit", "equipoise.audits"  # schemas of the audit of one label, and of several
+AUDIT_SCHEMA, AUDITS_SCHEMA = "equipoise.audit", "equipoise.audits"  # schemas of the audit of one label, and of several
 SCHEMA_VERSION = 6
-SETTINGS = ("level", "seed", "min_patients", "specificity", "sensitivity")  # in JSON; thresholds are in `curves`
+SAVED_SETTINGS = ("level", "seed", "min_patients", "specificity", "sensitivity")  # in JSON; thresholds are in `curves`
 
 
 def protection(least: int, unit: str) -> str:
@@ -55,9 +56,9 @@ def lacking_note(lacking: Mapping[str, str], least: int, unit: str) -> str:
     """The measures of a group that are missing, in words, from the reason of each."""
     common = {TOO_FEW: f"fewer than {least} {unit}", WITHHELD: protection(least, unit)}
     listed = {why: ", ".join(name for name, reason in lacking.items() if reason == why) for why in common}
-    parts = [f"{INSUFFICIENT} ({common[why]}): {names}" for why, names in listed.items() if names]
+    parts = [f"{INSUFFICIENT_DATA} ({common[why]}): {names}" for why, names in listed.items() if names]
     others = ", ".join(f"{name} ({REASONS[reason]})" for name, reason in lacking.items() if reason not in common)
-    return "; ".join([*parts, *([f"{INSUFFICIENT}: {others}"] if others else [])])
+    return "; ".join([*parts, *([f"{INSUFFICIENT_DATA}: {others}"] if others else [])])
 
 
 def group_estimate(row: "pd.Series[float]", rate: str) -> Estimate:
@@ -162,7 +163,7 @@ class LabelAudit:
         The checksum is that of all other values; a file in which they have changed is not read.
         """
         document = {
-            "schema": ONE,
+            "schema": AUDIT_SCHEMA,
             "schema_version": SCHEMA_VERSION,
             "name": self.name,
             "label": self.label,
@@ -182,7 +183,7 @@ class LabelAudit:
             "missing_attribute_share": self.missing,
             "patients_in_several_groups": {each.attribute: each.patients for each in self.varying},
             "conflicts": next((each.rule for each in self.varying), "row"),
-            "settings": {name: getattr(self.settings, name) for name in SETTINGS},
+            "settings": {name: getattr(self.settings, name) for name in SAVED_SETTINGS},
             "weighted": self.weighted,
             "comparisons": self.comparisons,
             "own_comparisons": self.own_comparisons,
@@ -278,7 +279,7 @@ class Audit:
             document = self.only.to_dict()
         else:
             document = {
-                "schema": SEVERAL,
+                "schema": AUDITS_SCHEMA,
                 "schema_version": SCHEMA_VERSION,
                 "name": self.name,
                 "kind": self.kind,
@@ -314,10 +315,10 @@ def records(frame: pd.DataFrame) -> list[dict[str, object]]:
 
 MOST_PROBLEMS = 5  # of a file that are listed
 MADE_BY = "Write one with `equipoise audit ... --out audit.json`."
-ROUNDED = 1e-9
+ROUNDING_ERROR = 1e-9
 Kinds = dict[str, tuple[type, ...]]
-COMPUTED = ("checksum", "shrunken_gaps")  # from the other values
-BLANKS = re.compile(r'("(?:[^"\\]|\\.)*")|\s+')  # outside of texts; another spelling of a number (1E-05) is refused too
+COMPUTED_KEYS = ("checksum", "shrunken_gaps")  # from the other values
+BLANKS_OUTSIDE_TEXTS = re.compile(r'("(?:[^"\\]|\\.)*")|\s+')  # outside of texts; another spelling of a number (1E-05) is refused too
 
 
 def read_audit(path: str | Path) -> Audit:
@@ -326,7 +327,7 @@ def read_audit(path: str | Path) -> Audit:
     try:
         text = file.read_text(encoding="utf-8")
         document = json.loads(text)
-        if BLANKS.sub(r"\1", text) != json.dumps(document, separators=(",", ":")):
+        if BLANKS_OUTSIDE_TEXTS.sub(r"\1", text) != json.dumps(document, separators=(",", ":")):
             raise ValueError("a key is repeated, or a number or a character is not spelt as an audit writes it")
     except FileNotFoundError:
         raise BadInput(f"{file} does not exist. {MADE_BY}") from None
@@ -339,9 +340,9 @@ def audit_from(plain: object, where: str = "the audit") -> Audit:
     """The audit from the plain values of `Audit.to_dict`; raises an error if they are not as these wrote them."""
     document: Mapping[str, Any] = plain if isinstance(plain, Mapping) else {}
     schema, version = document.get("schema"), document.get("schema_version")
-    if schema not in (ONE, SEVERAL):
+    if schema not in (AUDIT_SCHEMA, AUDITS_SCHEMA):
         found = f"the schema {schema!r}" if schema else "no schema"
-        raise BadInput(f"{where}: expected the JSON of an audit (schema {ONE!r} or {SEVERAL!r}); it has {found}. {MADE_BY}")
+        raise BadInput(f"{where}: expected the JSON of an audit (schema {AUDIT_SCHEMA!r} or {AUDITS_SCHEMA!r}); it has {found}. {MADE_BY}")
     if version != SCHEMA_VERSION:
         raise BadInput(f"{where} has schema_version {version!r}; this version of Equipoise reads {SCHEMA_VERSION}. Run the audit again.")
     try:
@@ -364,7 +365,7 @@ def audit_from(plain: object, where: str = "the audit") -> Audit:
 
 def _audit(document: Mapping[str, Any]) -> tuple[Audit, list[str]]:
     """The audit, and what is wrong with it."""
-    several, of_no_finding = document["schema"] == SEVERAL, document.get("no_finding")
+    several, of_no_finding = document["schema"] == AUDITS_SCHEMA, document.get("no_finding")
     by_label = document["labels"] if several else {document["label"]: document}
     labels = {name: _label(each) for name, each in by_label.items()}
     read = {f"labels.{name}: " if several else "": (own, by_label[name]) for name, own in labels.items()}
@@ -383,30 +384,32 @@ def _audit(document: Mapping[str, Any]) -> tuple[Audit, list[str]]:
 def _differences(written: Mapping[str, object], plain: Mapping[str, Any]) -> Iterator[str]:
     """The keys whose values are not as they would be written; 1, 1.0 and true differ."""
     for name, value in written.items():
-        if name not in COMPUTED and (name not in plain or json.dumps(value, sort_keys=True) != json.dumps(plain[name], sort_keys=True)):
+        if name not in COMPUTED_KEYS and (
+            name not in plain or json.dumps(value, sort_keys=True) != json.dumps(plain[name], sort_keys=True)
+        ):
             yield f"{name}: is missing, or not as an audit writes it; got {str(plain.get(name))[:60]!r}"
 
 
 NUMBER, COUNT, TEXT, FLAG = (int, float, type(None)), (int,), (str,), (bool,)  # types of the values of a column
-ENDS = ("", "_low", "_high")
-NAMED = dict.fromkeys(("attribute", "group", "note"), TEXT)
-OF_RATES: Kinds = {f"{name}{end}": NUMBER for name in GROUP_MEASURES for end in ENDS}
+VALUE_AND_LIMITS = ("", "_low", "_high")
+NAME_COLUMNS = dict.fromkeys(("attribute", "group", "note"), TEXT)
+OF_RATES: Kinds = {f"{name}{end}": NUMBER for name in GROUP_MEASURES for end in VALUE_AND_LIMITS}
 OF_GROUPS: Kinds = {
-    **{**NAMED, "few": TEXT, "reference": FLAG, "lacking": (dict,), "n": COUNT},
+    **{**NAME_COLUMNS, "few": TEXT, "reference": FLAG, "lacking": (dict,), "n": COUNT},
     **dict.fromkeys(("positives", "negatives"), (int, type(None))),
     **OF_RATES,
 }
 OF_SCORES: Kinds = {
-    **{f"{name}{end}": NUMBER for name in SCORE_MEASURES for end in ENDS},
+    **{f"{name}{end}": NUMBER for name in SCORE_MEASURES for end in VALUE_AND_LIMITS},
     **{f"{CALIBRATION_ERROR}{end}": NUMBER for end in ("", "_expected_low", "_expected_high")},
     "sampled": COUNT,
 }
 OF_GAPS: Kinds = {
-    **{**dict.fromkeys(GAP_COLUMNS, NUMBER), **NAMED, "measure": TEXT, "reference": TEXT},
+    **{**dict.fromkeys(GAP_COLUMNS, NUMBER), **NAME_COLUMNS, "measure": TEXT, "reference": TEXT},
     **{"clear": FLAG, "few": FLAG, "patients": COUNT},
 }
-OF_CURVES: Kinds = {**dict.fromkeys(CURVES, NUMBER), "attribute": TEXT, "group": TEXT}
-SHARES = {*OF_RATES, "p_value", "p_adjusted", "threshold"}
+OF_CURVES: Kinds = {**dict.fromkeys(CURVE_COLUMNS, NUMBER), "attribute": TEXT, "group": TEXT}
+SHARE_COLUMNS = {*OF_RATES, "p_value", "p_adjusted", "threshold"}
 
 
 def _frame(name: str, records: Sequence[Mapping[str, Any]], kinds: Kinds) -> pd.DataFrame:
@@ -417,8 +420,8 @@ def _frame(name: str, records: Sequence[Mapping[str, Any]], kinds: Kinds) -> pd.
     frame = pd.DataFrame(records, columns=list(records[0]) if records else list(kinds))
     frame = frame.astype({key: float for key, kind in kinds.items() if kind is NUMBER})
     counts = [key for key, kind in kinds.items() if int in kind and float not in kind]
-    shares, numbers = frame[[key for key in kinds if key in SHARES]], frame[counts].fillna(0)
-    if ((shares < -ROUNDED) | (shares > 1 + ROUNDED)).any(axis=None) or ((numbers < 0) | (numbers > 2**53)).any(axis=None):
+    shares, numbers = frame[[key for key in kinds if key in SHARE_COLUMNS]], frame[counts].fillna(0)
+    if ((shares < -ROUNDING_ERROR) | (shares > 1 + ROUNDING_ERROR)).any(axis=None) or ((numbers < 0) | (numbers > 2**53)).any(axis=None):
         raise ValueError(f"{name}: a share is outside of 0 to 1, or a number of rows or patients is negative")
     return frame.astype({key: "Int64" for key in counts if frame[key].isna().any()})
 
@@ -437,9 +440,9 @@ def _label(plain: Mapping[str, Any]) -> LabelAudit:
     }
     sizes = groups["attribute"].value_counts()
     varying, conflicts, threshold = plain["patients_in_several_groups"], plain["conflicts"], plain["threshold"]
-    rule: Rule = Described(str(plain["decision"]), bool(plain["needs_group"]))
+    rule: Rule = DescribedRule(str(plain["decision"]), bool(plain["needs_group"]))
     if threshold is not None:
-        if not 0 <= threshold <= 1 + ROUNDED:
+        if not 0 <= threshold <= 1 + ROUNDING_ERROR:
             raise ValueError(f"threshold: must be between 0 and 1; got {threshold}")
         rule = Threshold(float(threshold), str(plain["threshold_origin"]), bool(plain["argmax"]))
     return LabelAudit(
@@ -495,7 +498,7 @@ def _problems(audit: LabelAudit, plain: Mapping[str, Any]) -> Iterator[str]:
             yield f"{name}: {_quoted_names(surplus)} is no attribute of `groups`"
     if min(counts) < 0 or max(counts) > 2**53 or max(audit.left_out, audit.patients or 0) > audit.rows:
         yield "rows: a number of rows or patients is negative, or larger than that of all rows"
-    if not all(-ROUNDED <= share <= 1 + ROUNDED for share in audit.missing.values()):
+    if not all(-ROUNDING_ERROR <= share <= 1 + ROUNDING_ERROR for share in audit.missing.values()):
         yield "missing_attribute_share: must be between 0 and 1"
     if not {reason for lacking in audit.groups["lacking"] for reason in lacking.values()} <= {*REASONS, WITHHELD}:
         yield "groups: a reason in `lacking` is not known"
@@ -514,13 +517,13 @@ def _problems(audit: LabelAudit, plain: Mapping[str, Any]) -> Iterator[str]:
             yield f"{name}: {pair[1]!r} of {pair[0]!r} is no group of `groups`"
     for pair, steps in audit.by_threshold.groupby(["attribute", "group", "label"]):
         cuts = steps["threshold"]
-        ascending = cuts.iloc[0] == 0 and (cuts.diff()[1:] > 0).all() and cuts.max() <= 1 + ROUNDED
+        ascending = cuts.iloc[0] == 0 and (cuts.diff()[1:] > 0).all() and cuts.max() <= 1 + ROUNDING_ERROR
         if not ascending or not (steps["above"] >= 0).all() or pair[2] not in (0, 1):
             yield f"by_threshold.{'.'.join(map(str, pair))}: needs ascending thresholds from 0 to 1, with a number of rows for each"
     for name, each in audit.estimates.items():
         if not (name in OVERALL or _is_measure(name)) or not {each.group, each.reference} <= {"", *audit.groups.index}:
             yield f"{name}: is no measure, or compares groups that are not in `groups`"
-        if each.p_value < -ROUNDED or each.p_value > 1 + ROUNDED:
+        if each.p_value < -ROUNDING_ERROR or each.p_value > 1 + ROUNDING_ERROR:
             yield f"{name}: has a p-value outside of 0 to 1"
     yield from _differences(audit.to_dict(), plain)
 

@@ -22,15 +22,16 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from equipoise.measures.cells import FloatArray, IntArray, ratio, sums_at
-from equipoise.measures.intervals import Limits, fewer_clusters, halved, student, wilson
+from equipoise.data import FloatArray, IntArray
+from equipoise.measures.cells import ratio, sums_at
+from equipoise.measures.intervals import Limits, bisect, fewer_clusters, student, wilson
 from equipoise.measures.moments import Clusters
 
-NEWTON = 50  # iterations at most; five are usual, near separation it takes more
+NEWTON_STEPS = 50  # iterations at most; five are usual, near separation it takes more
 HALVINGS = 40  # of the distance to a limit, far more precise than what is printed
-CONVERGED = 1e-10
-GRID = 1024  # bins of the logit per group, for the limits of the intercept: the sums over rows are smooth in the logit
-LEVERAGE = 4.0  # largest factor by which a patient's contribution to a variance is increased for the leverage of that patient
+NEWTON_TOLERANCE = 1e-10
+INTERCEPT_BINS = 1024  # bins of the logit per group, for the limits of the intercept: the sums over rows are smooth in the logit
+MAX_LEVERAGE_FACTOR = 4.0  # largest factor by which a patient's contribution to a variance is increased for the leverage of that patient
 ENOUGH, TOO_FEW, CONSTANT, SEPARATED, CERTAIN = "", "few", "constant", "separated", "certain"
 WITHHELD = "withheld"  # because the measures of a smaller group would follow
 REASONS = {  # in words, after the name of a measure
@@ -42,7 +43,7 @@ REASONS = {  # in words, after the name of a measure
 
 
 @dataclass(frozen=True, eq=False)
-class Scored:
+class ScoredRows:
     """The rows of every group, grouped by patient, for all measures of the scores."""
 
     clusters: Clusters
@@ -62,7 +63,7 @@ class Scored:
         units: IntArray,
         weight: FloatArray | None = None,
         logit: FloatArray | None = None,
-    ) -> "Scored":
+    ) -> "ScoredRows":
         """The rows that have a group (a code >= 0), by group and patient."""
         clusters = Clusters.of(codes, groups, units)
         p, label = (np.asarray(values, dtype=np.float64)[clusters.rows] for values in (score, y))
@@ -70,7 +71,7 @@ class Scored:
         return cls(clusters, p, label, w, rank, np.minimum(clusters.patients(label == 0), clusters.patients(label == 1)))
 
 
-def brier(rows: Scored, level: float, least: int) -> Limits:
+def brier(rows: ScoredRows, level: float, least: int) -> Limits:
     """The Brier score of each group, with an interval on the logit scale, which keeps it between 0 and 1."""
     clusters, w = rows.clusters, rows.weight
     total = clusters.sum(w)
@@ -98,7 +99,7 @@ def brier(rows: Scored, level: float, least: int) -> Limits:
     return _limits(value, low, high, patients, np.where(patients < least, TOO_FEW, ENOUGH))
 
 
-def recalibration_limits(rows: Scored, level: float, least: int) -> tuple[Limits, Limits, Limits]:
+def recalibration_limits(rows: ScoredRows, level: float, least: int) -> tuple[Limits, Limits, Limits]:
     """The calibration intercept, the calibration slope and calibration in the large of each group."""
     clusters, label, w = rows.clusters, rows.y, rows.weight
     with np.errstate(divide="ignore"):
@@ -163,11 +164,11 @@ def _intercepts(clusters: Clusters, x: FloatArray, y: FloatArray, w: FloatArray,
     positives, total = clusters.sum(w * y), clusters.sum(w)
     inside = (positives > 0) & (positives < total)
     a = np.zeros(clusters.groups)
-    for _ in range(NEWTON):
+    for _ in range(NEWTON_STEPS):
         mu = expit(x + a[clusters.code])
         step = np.where(inside, np.clip(ratio(positives - clusters.sum(w * mu), clusters.sum(w * mu * (1 - mu))), -2.0, 2.0), 0.0)
         a += np.nan_to_num(step)
-        if np.abs(np.nan_to_num(step)).max(initial=0.0) < CONVERGED:
+        if np.abs(np.nan_to_num(step)).max(initial=0.0) < NEWTON_TOLERANCE:
             break
     at = np.where(inside, a, np.where(total > 0, np.where(positives > 0, np.inf, -np.inf), np.nan))
     mu = expit(x + at[clusters.code])
@@ -180,9 +181,9 @@ def _intercepts(clusters: Clusters, x: FloatArray, y: FloatArray, w: FloatArray,
     scale = t * np.sqrt(effect)
 
     least, most = float(x.min(initial=0.0)), float(x.max(initial=0.0))
-    bins = np.minimum(((x - least) / max(most - least, 1e-9) * GRID).astype(np.int64), GRID - 1)
-    cells, place = np.unique(clusters.code * GRID + bins, return_inverse=True)
-    code, weight, squared = cells // GRID, *(sums_at(place, values, len(cells)) for values in (w, w**2))
+    bins = np.minimum(((x - least) / max(most - least, 1e-9) * INTERCEPT_BINS).astype(np.int64), INTERCEPT_BINS - 1)
+    cells, place = np.unique(clusters.code * INTERCEPT_BINS + bins, return_inverse=True)
+    code, weight, squared = cells // INTERCEPT_BINS, *(sums_at(place, values, len(cells)) for values in (w, w**2))
     point = np.nan_to_num(ratio(sums_at(place, w * x, len(cells)), weight))  # the mean x of each bin
     sign = np.array([[-1.0], [1.0]])  # below the estimate, and above it
 
@@ -204,7 +205,7 @@ def _intercepts(clusters: Clusters, x: FloatArray, y: FloatArray, w: FloatArray,
         if outside.all():
             break
         outer, reach = np.where(outside, outer, outer + sign * reach), reach * 1.7
-    inner, outer = halved(beyond, inner, outer, HALVINGS, each=len(code) // max(clusters.groups, 1) + 1)
+    inner, outer = bisect(beyond, inner, outer, HALVINGS, each=len(code) // max(clusters.groups, 1) + 1)
     ends = (inner + outer) / 2
     low = np.where(np.isneginf(at), -np.inf, ends[0])
     high = np.where(np.isposinf(at), np.inf, ends[1])
@@ -226,8 +227,10 @@ def _slope(clusters: Clusters, x: FloatArray, y: FloatArray, w: FloatArray, esti
     others = [entry[group] - clusters.by_patient(v * z**k) for k, entry in enumerate((h00, h01, h11))]
     others_det = others[0] * others[2] - others[1] ** 2
     deletion = np.nan_to_num(ratio(others[0] * score1 - others[1] * score0, others_det))  # the change of the slope without the patient
-    limit = LEVERAGE * np.abs(influence)
-    robust = sums_at(group, influence * np.clip(np.where(others_det > 0, deletion, LEVERAGE * influence), -limit, limit), clusters.groups)
+    limit = MAX_LEVERAGE_FACTOR * np.abs(influence)
+    robust = sums_at(
+        group, influence * np.clip(np.where(others_det > 0, deletion, MAX_LEVERAGE_FACTOR * influence), -limit, limit), clusters.groups
+    )
     model = ratio(clusters.sum(w * v * (h00[clusters.code] * z - h01[clusters.code]) ** 2), det**2)
     uncorrected = sums_at(group, influence**2, clusters.groups) * np.nan_to_num(clusters.finite)
     variance = np.maximum(np.maximum(robust, uncorrected), model)
@@ -265,7 +268,7 @@ def _fit(clusters: Clusters, x: FloatArray, y: FloatArray, w: FloatArray, estima
         return _Fit(mean, sd, z, b, mu, likelihood, (h00, h01, h11), np.asarray(h00 * h11 - h01**2))
 
     fit = at(np.stack([mean, sd]))
-    for _ in range(NEWTON):
+    for _ in range(NEWTON_STEPS):
         residual, (h00, h01, h11), det = w * (y - fit.mu), fit.information, fit.determinant
         g0, g1 = clusters.sum(residual), clusters.sum(residual * z)
         step = np.where(estimable & (det > 0), np.stack([ratio(h11 * g0 - h01 * g1, det), ratio(h00 * g1 - h01 * g0, det)]), 0.0)
@@ -276,7 +279,7 @@ def _fit(clusters: Clusters, x: FloatArray, y: FloatArray, w: FloatArray, estima
                 break
             step = np.where(worse, step / 2, step)
         fit = tried
-        if np.abs(step).max(initial=0.0) < CONVERGED:
+        if np.abs(step).max(initial=0.0) < NEWTON_TOLERANCE:
             break
     return fit
 

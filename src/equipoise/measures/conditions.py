@@ -20,12 +20,12 @@ from equipoise.measures.audit import GROUP_MEASURES, Audit
 from equipoise.measures.histories import Monitoring
 
 OPERATORS = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
-STATES = ("clear", "changed", "shown", "few")  # fields that are true or false
-FIELDS = (
+TRUE_OR_FALSE_FIELDS = ("clear", "changed", "shown", "few")  # fields that are true or false
+NUMBER_FIELDS = (
     *("value", "low", "high", "simultaneous_low", "simultaneous_high", "p_value", "p_adjusted", "detectable", "patients"),
     *("first", "second", "before", "after", "evidence"),
 )
-EXAMPLES = "such as 'eod > 0.1', '|eod| > 0.1 and eod.clear', 'tpr[F] < 0.8' or 'changed'"
+CONDITION_EXAMPLES = "such as 'eod > 0.1', '|eod| > 0.1 and eod.clear', 'tpr[F] < 0.8' or 'changed'"
 _JOIN = re.compile(r"(?:^|\s+)and\s+(?![^\[]*\])", re.IGNORECASE)  # not in the name of a group
 _CLAUSE = re.compile(
     r"(?P<bar>\|)?\s*(?:'(?P<quoted>[^']+)'|(?P<name>[A-Za-z_]\w*))(?:\.(?P<field>\w+))?(?:\[(?P<group>[^\]]*)\])?\s*(?(bar)\|)"
@@ -115,12 +115,12 @@ def read_condition(text: str) -> Condition:
     for part in map(str.strip, _JOIN.split(text)):
         match = _CLAUSE.fullmatch(part)
         name, field = ("", "") if match is None else (match["quoted"] or match["name"], match["field"] or "value")
-        if match is not None and match["name"] in STATES:
+        if match is not None and match["name"] in TRUE_OR_FALSE_FIELDS:
             name, field = None, match["name"]
-        if match is None or (not match["operator"] and field not in STATES and field in FIELDS):
-            raise BadInput(f"the condition {text!r} cannot be read at {part!r}: expected a comparison with a number, {EXAMPLES}")
-        if field not in (*FIELDS, *STATES):
-            raise UnknownName(f"field in the condition {text!r}:", field, (*FIELDS, *STATES))
+        if match is None or (not match["operator"] and field not in TRUE_OR_FALSE_FIELDS and field in NUMBER_FIELDS):
+            raise BadInput(f"the condition {text!r} cannot be read at {part!r}: expected a comparison with a number, {CONDITION_EXAMPLES}")
+        if field not in (*NUMBER_FIELDS, *TRUE_OR_FALSE_FIELDS):
+            raise UnknownName(f"field in the condition {text!r}:", field, (*NUMBER_FIELDS, *TRUE_OR_FALSE_FIELDS))
         number = float(match["number"] or math.nan)
         clauses.append(Clause(name, field, match["group"], match["bar"] is not None, match["operator"] or "", number, part))
     return Condition(text, tuple(clauses))
@@ -153,7 +153,7 @@ def gap_facts(rows: Iterable[Mapping[Any, Any]], label: str = "", measure: str =
     """One fact per row of a table of gaps, or of other measures of groups."""
     facts = []
     for row in rows:
-        fields = {name: float(row[name]) for name in (*FIELDS, *STATES) if name in row}
+        fields = {name: float(row[name]) for name in (*NUMBER_FIELDS, *TRUE_OR_FALSE_FIELDS) if name in row}
         compared, attribute, group, reference = (str(row.get(name, "")) for name in ("compared", "attribute", "group", "reference"))
         where = (str(row.get("label", label) or label), compared, attribute, group)
         facts.append(Fact(str(row[measure]), fields, where, group, reference))

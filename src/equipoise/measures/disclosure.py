@@ -29,14 +29,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from equipoise.data import Attribute, BoolArray, GroupConflicts, IntArray, Scores
-from equipoise.measures.cells import FloatArray, grouped, kish, normalised, ratio, sums_at
-from equipoise.measures.gaps import PERFORMANCE, RATES, is_quotient, terms
+from equipoise.data import Attribute, BoolArray, FloatArray, GroupConflicts, IntArray, Scores
+from equipoise.measures.cells import distinct_keys, kish, normalise_weights, ratio, sums_at
+from equipoise.measures.measure_table import PERFORMANCE, RATES, measure_of
 from equipoise.measures.moments import units_of
 from equipoise.measures.thresholds import Rule
 
 MOST_WITHHELD = 4096  # intersections up to which the equations are solved; beyond that, all are withheld
-SOLVED = 1e-9  # rounding error of the solutions of the equations
+SOLUTION_ROUNDING = 1e-9  # rounding error of the solutions of the equations
 BY_THRESHOLD = ["attribute", "group", "label", "threshold", "above", "score"]
 STEPS_BY_GROUP = ["group", "threshold", "above_positive", "above_negative", "score"]
 MIN_BETWEEN = 5  # patients between two thresholds; more if the audit requires more per cell
@@ -190,7 +190,7 @@ def _patients_by_group(codes: IntArray, units: IntArray | None, groups: int) -> 
     place = np.where(codes < 0, groups, codes)
     if units is not None and len(units):
         width = int(units.max()) + 1
-        place = grouped(place * width + units, (groups + 1) * width)[0] // width
+        place = distinct_keys(place * width + units, (groups + 1) * width)[0] // width
     return np.bincount(place, minlength=groups + 1)
 
 
@@ -228,8 +228,10 @@ def _needed(patients: IntArray, hidden: BoolArray, lines: Sequence[tuple[BoolArr
     equations[beyond, len(cells) + np.arange(len(beyond))] = 1.0
     equations[-1, len(cells) :] = 1.0
     _, size, directions = np.linalg.svd(equations, full_matrices=False)
-    leverage = (directions[size > SOLVED * size.max(initial=1.0)] ** 2).sum(0)[: len(cells)]  # 1 if the equations have one solution for it
-    for cell in cells[(leverage > 1 - SOLVED) & (patients[cells] < least)]:
+    leverage = (directions[size > SOLUTION_ROUNDING * size.max(initial=1.0)] ** 2).sum(0)[
+        : len(cells)
+    ]  # 1 if the equations have one solution for it
+    for cell in cells[(leverage > 1 - SOLUTION_ROUNDING) & (patients[cells] < least)]:
         near: BoolArray = free & np.any([line for line, _ in lines if line[cell]], axis=0)
         if free.any():
             return near if near.any() else free
@@ -250,7 +252,7 @@ class _Counted(NamedTuple):
         quantiles = np.quantile(scores.score, np.arange(1, count) / count) if count > 1 else np.zeros(0)
         rounded = [float(f"{q:.2g}") if q <= 0.5 else round(1 - float(f"{1 - q:.2g}"), 12) for q in quantiles]
         grid = np.array(sorted({t for t in (*HUNDREDTHS, *rounded, *cuts) if 0 < t <= 1}), dtype=np.float64)
-        units, weight = units_of(scores.patients, len(scores)), normalised(scores.weight)
+        units, weight = units_of(scores.patients, len(scores)), normalise_weights(scores.weight)
         bins, width = np.searchsorted(grid, scores.score, side="right"), len(grid) + 1
         one = np.ones(len(scores))
         w = one if weight is None else weight
@@ -387,9 +389,9 @@ def margin(scores: Scores, measure: str) -> float | None:
     shares: dict[str, list[tuple[float, int | None, int | None]]]  # weight, group and label of each rate; None: any
     shares = {"balanced_accuracy": [(0.5, None, 1), (0.5, None, 0)], "accuracy": [(1.0, None, None)]}
     sums = [shares[measure]] if measure in shares else []
-    if measure not in PERFORMANCE and not is_quotient(measure):
+    if measure not in PERFORMANCE and not measure_of(measure).is_quotient:
         others = range(1, len(scores.attribute.levels))
-        sums = [[(w, code, RATES[rate]) for rate, w in terms(measure).items() for code in (0, other)] for other in others]
+        sums = [[(w, code, RATES[rate]) for rate, w in measure_of(measure).rates.items() for code in (0, other)] for other in others]
     units, variances = units_of(scores.patients, len(scores)), []
     for rates in sums:
         variances.append(0.0)

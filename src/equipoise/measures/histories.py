@@ -40,13 +40,14 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from equipoise.data import FloatArray, IntArray
 from equipoise.disk import atomic_path, take_lock
 from equipoise.errors import BadInput, Misuse, did_you_mean, first_line, raise_all
 from equipoise.measures.audit import Audit, LabelAudit, records
-from equipoise.measures.cells import FloatArray, IntArray, ratio
-from equipoise.measures.gaps import PERFORMANCE, Gap, canonical_name, coefficients, signature
+from equipoise.measures.cells import ratio
 from equipoise.measures.intervals import Estimate
-from equipoise.measures.moments import DECISIONS, FURTHEST, Moments, SignedSum, level_of
+from equipoise.measures.measure_table import PERFORMANCE, Gap, canonical_name, measure_of
+from equipoise.measures.moments import DECISION_RATIOS, FURTHEST, Moments, SignedSum, level_of
 from equipoise.presenting import html_of, write_page
 
 EXPECTED_CHANGE = 0.1  # the size of a gap, or of its change, at which limits and evidence are most powerful
@@ -246,7 +247,7 @@ def _follow(
     periods: Sequence[Moments], names: Sequence[str], measure: str, level: float, alpha: float, expected: float, least: int
 ) -> Iterator[tuple[dict[str, object], list[dict[str, object]]]]:
     """The row of each group in `Monitoring.gaps`, and its rows in `Monitoring.frame`; NaN where a cell has too few patients."""
-    signs = coefficients(measure)
+    signs = measure_of(measure).coefficients
     evidence = change_evidence(periods, signs, alpha, expected, least)
     limits: list[list[FloatArray]] = [[], []]
     for one, all_so_far in zip(periods, itertools.accumulate(periods), strict=True):
@@ -293,26 +294,37 @@ def _series(periods: SumsByPeriod, label: str, attribute: str) -> tuple[tuple[st
 
 
 HISTORY_SCHEMA, HISTORY_VERSION = "equipoise.history", 2
-PERIOD = re.compile(r"(?P<year>\d{4})(-(?P<month>0[1-9]|1[0-2])(-(?P<day>0[1-9]|[12]\d|3[01]))?|-(?P<quarter>Q[1-4])|-(?P<week>W[0-5]\d))?")
+PERIOD_NAME = re.compile(
+    r"(?P<year>\d{4})(-(?P<month>0[1-9]|1[0-2])(-(?P<day>0[1-9]|[12]\d|3[01]))?|-(?P<quarter>Q[1-4])|-(?P<week>W[0-5]\d))?"
+)
 SUM_COLUMNS = ("n0", "n1", "s0", "s1")
-PAIRS = np.tril_indices(len(SUM_COLUMNS))  # of the products of sums
-ABOUT = {"name": str, "decision": str, "level": float, "min_patients": int, "weighted": bool, "rows": int, "patients": int, "digest": str}
-NUMBERS = [
+PRODUCT_INDICES = np.tril_indices(len(SUM_COLUMNS))  # of the products of sums
+AUDIT_FIELDS = {
+    "name": str,
+    "decision": str,
+    "level": float,
+    "min_patients": int,
+    "weighted": bool,
+    "rows": int,
+    "patients": int,
+    "digest": str,
+}
+SUM_AND_COUNT_COLUMNS = [
     *SUM_COLUMNS,
-    *(f"{SUM_COLUMNS[b]}_{SUM_COLUMNS[a]}" for a, b in zip(*PAIRS, strict=True)),
-    *(f"rows_{name}" for name in DECISIONS),
-    *(f"patients_{name}" for name in DECISIONS),
+    *(f"{SUM_COLUMNS[b]}_{SUM_COLUMNS[a]}" for a, b in zip(*PRODUCT_INDICES, strict=True)),
+    *(f"rows_{name}" for name in DECISION_RATIOS),
+    *(f"patients_{name}" for name in DECISION_RATIOS),
 ]
-KINDS = {str: "string", float: "double", int: "int64", bool: "bool"}
-TYPES = {
+PARQUET_TYPES = {str: "string", float: "double", int: "int64", bool: "bool"}
+COLUMN_TYPES = {
     **dict.fromkeys(("period", "label", "attribute", "group"), "string"),
     **{"intersection": "bool", "position": "int64"},
-    **dict.fromkeys(NUMBERS, "double"),
-    **{f"audit_{name}": KINDS[kind] for name, kind in ABOUT.items()},
+    **dict.fromkeys(SUM_AND_COUNT_COLUMNS, "double"),
+    **{f"audit_{name}": PARQUET_TYPES[kind] for name, kind in AUDIT_FIELDS.items()},
 }
-ZEROS = "0" * 64
+ZERO_CHECKSUM = "0" * 64
 # The metadata, found in the bytes of a file, so that its version is known even if the rest cannot be read.
-METADATA = re.compile(rb'"schema": "equipoise.history"(?:, "schema_version": (\d+)(?:, "rows": \d+, "sha256": "([0-9a-f]{64})")?)?')
+FILE_METADATA = re.compile(rb'"schema": "equipoise.history"(?:, "schema_version": (\d+)(?:, "rows": \d+, "sha256": "([0-9a-f]{64})")?)?')
 RESTORE = (
     "Restore a copy of it; or begin a new file and add the audit of every period again, in the order of time, with "
     "`equipoise audit ... --append NEW.parquet --date 2026-11`."
@@ -397,7 +409,7 @@ class History:
             for attribute in sums.groups
             if intersections or attribute not in sums.intersections
         }
-        count = sum((len(groups) - 1) * len({signature(name) for name in names}) for groups, _ in series.values())
+        count = sum((len(groups) - 1) * len({measure_of(name).signature for name in names}) for groups, _ in series.values())
         alpha = (1 - level) / 2 / max(count, 1)
         gaps: list[dict[str, object]] = []
         rows: list[dict[str, object]] = []
@@ -417,12 +429,12 @@ class History:
         import pyarrow.parquet as pq
 
         table = _period_table(self.periods)
-        about = json.dumps({"schema": HISTORY_SCHEMA, "schema_version": HISTORY_VERSION, "rows": len(table), "sha256": ZEROS})
+        about = json.dumps({"schema": HISTORY_SCHEMA, "schema_version": HISTORY_VERSION, "rows": len(table), "sha256": ZERO_CHECKSUM})
         buffer = io.BytesIO()
         pq.write_table(table.replace_schema_metadata({HISTORY_SCHEMA: about}), buffer)
         content = buffer.getvalue()
         with atomic_path(path) as temporary:
-            temporary.write_bytes(content.replace(_mark(ZEROS), _mark(hashlib.sha256(content).hexdigest())))
+            temporary.write_bytes(content.replace(_mark(ZERO_CHECKSUM), _mark(hashlib.sha256(content).hexdigest())))
         return Path(path)
 
     def _problems(self, period: str, by_label: Mapping[str, AuditSums], new_groups: set[str]) -> list[str]:
@@ -487,7 +499,7 @@ def history(source: str | Path | Mapping[str, Audit]) -> History:
 
 def _period_problems(period: str, known: Collection[str], replace: bool) -> list[str]:
     """The reasons why a period of this name cannot be added."""
-    match = PERIOD.fullmatch(period)
+    match = PERIOD_NAME.fullmatch(period)
     if match is None:
         return [f"--date must be a year, quarter, month, week or day: 2026, 2026-Q4, 2026-11, 2026-W46 or 2026-11-16; got {period!r}"]
     others = [name for name in known if name != period]
@@ -511,7 +523,7 @@ def _period_problems(period: str, known: Collection[str], replace: bool) -> list
 def is_history(path: Path) -> bool:
     """Whether a file was written as a history, even if it is damaged now."""
     with path.open("rb") as file:
-        return file.read(4) == b"PAR1" and METADATA.search(file.read()) is not None
+        return file.read(4) == b"PAR1" and FILE_METADATA.search(file.read()) is not None
 
 
 def _read_periods(path: Path) -> dict[str, dict[str, AuditSums]]:
@@ -524,13 +536,13 @@ def _read_periods(path: Path) -> dict[str, dict[str, AuditSums]]:
         content = path.read_bytes()
     except OSError as error:
         raise BadInput(f"cannot read {path}: {error.strerror or error}. {NAME_A_HISTORY}") from error
-    metadata = METADATA.search(content)
+    metadata = FILE_METADATA.search(content)
     if content[:4] != b"PAR1" or metadata is None:
         raise BadInput(f"{path} is no history{' but another Parquet file' if content[:4] == b'PAR1' else ''}. {NAME_A_HISTORY}")
     version, checksum = (None if part is None else part.decode() for part in metadata.groups())
     if version is not None and version != str(HISTORY_VERSION):
         raise BadInput(f"{path} has version {version} of a history; this version of Equipoise reads {HISTORY_VERSION}. {RESTORE}")
-    if checksum is None or hashlib.sha256(content.replace(_mark(checksum), _mark(ZEROS))).hexdigest() != checksum:
+    if checksum is None or hashlib.sha256(content.replace(_mark(checksum), _mark(ZERO_CHECKSUM))).hexdigest() != checksum:
         raise BadInput(f"{path} was changed or damaged after it was written: its content does not match its checksum. {RESTORE}")
     periods: dict[str, dict[str, AuditSums]] = {}
     try:
@@ -552,16 +564,16 @@ def _period_table(periods: SumsByPeriod) -> Any:
     rows = []
     for period, by_label in periods.items():
         for audit in by_label.values():
-            about = {f"audit_{name}": getattr(audit, name) for name in ABOUT}
+            about = {f"audit_{name}": getattr(audit, name) for name in AUDIT_FIELDS}
             about |= {"audit_patients": -1 if audit.patients is None else audit.patients, "audit_digest": audit.digest or ""}
             for attribute, groups in audit.groups.items():
                 sums = audit.sums[attribute]
-                numbers = np.hstack([sums.total, sums.second[:, *PAIRS], sums.rows, sums.units])
+                numbers = np.hstack([sums.total, sums.second[:, *PRODUCT_INDICES], sums.rows, sums.units])
                 for k, group in enumerate(groups):
                     where = (period, audit.label, attribute, group, attribute in audit.intersections, k)
-                    rows.append(dict(zip(TYPES, (*where, *map(float, numbers[k]), *about.values()), strict=True)))
-    schema = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in TYPES.items()])
-    frame = pd.DataFrame(rows, columns=list(TYPES))
+                    rows.append(dict(zip(COLUMN_TYPES, (*where, *map(float, numbers[k]), *about.values()), strict=True)))
+    schema = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in COLUMN_TYPES.items()])
+    frame = pd.DataFrame(rows, columns=list(COLUMN_TYPES))
     return pa.Table.from_pandas(frame, schema=schema, preserve_index=False).replace_schema_metadata(None)
 
 
@@ -573,7 +585,7 @@ def _mark(checksum: str) -> bytes:
 def _file_problems(periods: SumsByPeriod) -> Iterator[str]:
     """What is wrong with the periods of a file."""
     names = list(periods)
-    if unknown := [name for name in names if PERIOD.fullmatch(name) is None]:
+    if unknown := [name for name in names if PERIOD_NAME.fullmatch(name) is None]:
         yield f"{unknown[0]!r} is no year, quarter, month, week or day"
     elif names != sorted(names) or len(set(map(_unit_of_time, names))) > 1:
         yield "the periods are not in the order of time, or of different lengths"
@@ -593,7 +605,7 @@ def _file_problems(periods: SumsByPeriod) -> Iterator[str]:
 
 def _unit_of_time(period: str) -> tuple[bool, ...]:
     """The unit of time of a period, as the parts of its name that are present."""
-    match = PERIOD.fullmatch(period)
+    match = PERIOD_NAME.fullmatch(period)
     return tuple(bool(part) for part in match.groupdict().values()) if match else ()
 
 
@@ -602,13 +614,13 @@ def _sums_from_rows(label: str, rows: pd.DataFrame) -> AuditSums:
     groups, sums, size = {}, {}, len(SUM_COLUMNS)
     for attribute, unsorted in rows.groupby("attribute", sort=False):
         frame = unsorted.sort_values("position")
-        ends = np.cumsum([size, len(PAIRS[0]), len(DECISIONS)])
-        total, pairs, counts, units = np.split(frame[NUMBERS].to_numpy(np.float64), ends, axis=1)
+        ends = np.cumsum([size, len(PRODUCT_INDICES[0]), len(DECISION_RATIOS)])
+        total, pairs, counts, units = np.split(frame[SUM_AND_COUNT_COLUMNS].to_numpy(np.float64), ends, axis=1)
         second = np.zeros((len(frame), size, size))
-        second[:, *PAIRS] = second[:, *PAIRS[::-1]] = pairs
+        second[:, *PRODUCT_INDICES] = second[:, *PRODUCT_INDICES[::-1]] = pairs
         groups[str(attribute)] = tuple(map(str, frame["group"]))
-        sums[str(attribute)] = Moments(DECISIONS, total, second, counts, units)
-    about: dict[str, Any] = {name: kind(rows[f"audit_{name}"].iloc[0]) for name, kind in ABOUT.items()}
+        sums[str(attribute)] = Moments(DECISION_RATIOS, total, second, counts, units)
+    about: dict[str, Any] = {name: kind(rows[f"audit_{name}"].iloc[0]) for name, kind in AUDIT_FIELDS.items()}
     about |= {"patients": None if about["patients"] < 0 else about["patients"], "digest": about["digest"] or None}
     crossed = tuple(map(str, rows["attribute"][rows["intersection"]].unique()))
     return AuditSums(**about, label=label, measures=(), groups=groups, intersections=crossed, sums=sums, performance={})

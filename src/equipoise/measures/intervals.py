@@ -19,15 +19,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from equipoise.measures.cells import FloatArray
+from equipoise.data import FloatArray
 
 HALVINGS = 40  # of an interval of length 1, to a width of 1e-12
 POISSON_STEPS = 8  # steps at most; five or six give all digits
 NEGLIGIBLE = 1e-17  # relative to a sum that it does not change
 POINTS_AT_ONCE = 4096  # elements up to which a NumPy call takes about as long as for one
-POWER = 0.8  # of the minimum detectable gap
+DETECTION_POWER = 0.8  # of the minimum detectable gap
 _quantiles = np.vectorize(NormalDist().inv_cdf, otypes=[np.float64])
-INSUFFICIENT = "insufficient data"
+INSUFFICIENT_DATA = "insufficient data"
 GAP_NUMBERS = ("simultaneous_low", "simultaneous_high", "p_value", "p_adjusted", "detectable")
 NEAR_END = (2, 3, 50)  # Poisson limits are used for up to 2 events, or up to 3 events in more than 50 patients
 
@@ -68,7 +68,7 @@ class Estimate:
 
     def __str__(self) -> str:
         if np.isnan(self.value):
-            return self.note or INSUFFICIENT
+            return self.note or INSUFFICIENT_DATA
         versus = f" ({self.group} minus {self.reference})" if self.group else ""
         sign = "+" if self.group else ""
         return f"{self.value:{sign}.3f} [{self.low:{sign}.3f}, {self.high:{sign}.3f}]{versus}"
@@ -217,11 +217,11 @@ def tango(gained: npt.ArrayLike, lost: npt.ArrayLike, n: npt.ArrayLike, level: f
         beyond: npt.NDArray[np.bool_] = (b - c - d) ** 2 > z * z * spread
         return beyond
 
-    low, high = (np.where(known, halved(outside, b - c, np.full(b.shape, end), HALVINGS)[0], np.nan) for end in (-1.0, 1.0))
+    low, high = (np.where(known, bisect(outside, b - c, np.full(b.shape, end), HALVINGS)[0], np.nan) for end in (-1.0, 1.0))
     return low, high
 
 
-def halved(
+def bisect(
     outside: Callable[[FloatArray], npt.NDArray[np.bool_]], inner: FloatArray, outer: FloatArray, halvings: int, each: int = 1
 ) -> tuple[FloatArray, FloatArray]:
     """Bisection: the inner and outer ends of intervals after `halvings` steps, each of which keeps the half in which `outside` changes.
@@ -229,7 +229,7 @@ def halved(
     `outside` takes points (points, ...) of all intervals (...) and works on `each` numbers per point. A call on a small array takes as
     long as one on a few thousand numbers, so all points that the next few steps may need are evaluated in one call.
 
-    >>> [end.tolist() for end in halved(lambda x: x > 0.3, np.array([0.0]), np.array([1.0]), 4)]
+    >>> [end.tolist() for end in bisect(lambda x: x > 0.3, np.array([0.0]), np.array([1.0]), 4)]
     [[0.25], [0.3125]]
     """
     index = np.arange(inner.size)
@@ -250,7 +250,7 @@ def halved(
     return inner, outer
 
 
-def combined(
+def combine_limits(
     coefficients: npt.ArrayLike, value: FloatArray, low: FloatArray, high: FloatArray, correlation: FloatArray | None = None
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """A signed sum of estimates (..., k) with its limits, from the limits of each estimate and their correlations (..., k, k).
@@ -258,7 +258,7 @@ def combined(
     The distances from the values to the limits are added like standard errors, each in its own direction, so that a proportion of 1 makes
     the sum uncertain on one side only. Without correlations the estimates are independent.
 
-    >>> [round(float(x), 3) for x in combined([1, -1], *(np.array(v) for v in ([1.0, 1.0], [0.722, 0.722], [1.0, 1.0])))]
+    >>> [round(float(x), 3) for x in combine_limits([1, -1], *(np.array(v) for v in ([1.0, 1.0], [0.722, 0.722], [1.0, 1.0])))]
     [0.0, -0.278, 0.278]
     """
     c = np.asarray(coefficients, dtype=np.float64)
@@ -294,7 +294,7 @@ def auroc_interval(value: npt.ArrayLike, m: npt.ArrayLike, n: npt.ArrayLike, lev
         beyond: npt.NDArray[np.bool_] = (t - a) ** 2 > z * z * spread
         return beyond
 
-    low, high = halved(outside, a, np.zeros(a.shape), HALVINGS)[0], halved(outside, a, np.ones(a.shape), HALVINGS)[0]
+    low, high = bisect(outside, a, np.zeros(a.shape), HALVINGS)[0], bisect(outside, a, np.ones(a.shape), HALVINGS)[0]
     return np.where(known, np.where(a == 0, 0.0, low), np.nan), np.where(known, np.where(a == 1, 1.0, high), np.nan)
 
 
@@ -339,7 +339,7 @@ def detectable_gap(
     c = np.asarray(coefficients, dtype=np.float64)
     n0, n1 = np.broadcast_arrays(n_reference, n_group)
     sizes = np.concatenate([n1, n0], axis=-1)
-    z_power = NormalDist().inv_cdf(POWER)
+    z_power = NormalDist().inv_cdf(DETECTION_POWER)
     middle = (reference * n0 + 1) / (n0 + 2)  # shrunk: an observed 0 or 1 is not certain
     step = c / (c**2).sum(-1, keepdims=True)  # the change of each rate for a gap of size 1
     variance0 = middle * (1 - middle) / n0
@@ -353,11 +353,11 @@ def detectable_gap(
         deviation = direction * z_power / np.sqrt((c**2 * (variance0 + variance1)).sum(-1, keepdims=True))
         observed = [np.clip(p1 - deviation * c * variance1, 0.0, 1.0), np.clip(middle + deviation * c * variance0, 0.0, 1.0)]
         rates = np.concatenate(observed, axis=-1)
-        _, below, above = combined(signs, rates, *wilson(rates, sizes, level))
+        _, below, above = combine_limits(signs, rates, *wilson(rates, sizes, level))
         return np.where(up, below > 0, above < 0)
 
     most = (np.where(direction * step > 0, 1 - middle, middle) / np.abs(step)).min(-1)  # (2, ...): above the reference and below it
-    smallest = halved(detected, np.zeros_like(most), most, HALVINGS // 2, each=2 * c.shape[-1])[1]
+    smallest = bisect(detected, np.zeros_like(most), most, HALVINGS // 2, each=2 * c.shape[-1])[1]
     by_direction = np.where(detected(most), smallest, np.nan)
     larger: FloatArray = np.fmax(by_direction[0], by_direction[1])
     return larger

@@ -22,12 +22,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from equipoise.data import Attribute, Scores, generator, patient_codes
-from equipoise.measures.cells import FloatArray, IntArray, grouped, kish, ratio, sums_at
-from equipoise.measures.gaps import RATIOS, Ratio
-from equipoise.measures.intervals import combined, fewer_clusters, tango, wilson
+from equipoise.data import Attribute, FloatArray, IntArray, Scores, generator, patient_codes
+from equipoise.measures.cells import distinct_keys, kish, ratio, sums_at
+from equipoise.measures.intervals import combine_limits, fewer_clusters, tango, wilson
+from equipoise.measures.measure_table import RATIOS, Ratio
 
-BLOCK = 4_000_000  # elements of one block of multiplicities: memory is O(block), whatever the number of draws
+BLOCK_ELEMENTS = 4_000_000  # elements of one block of multiplicities: memory is O(block), whatever the number of draws
 FURTHEST, P_VALUE_STEPS = 7.0, 14  # largest number of standard errors in the search for a p-value (2.6e-12), and the steps of that search
 VARIANCE_ROUNDING = 1e-12  # a variance below this share of the terms whose differences make it up is rounding error
 _erf, _erfc = (np.vectorize(each, otypes=[np.float64]) for each in (erf, erfc))
@@ -61,7 +61,7 @@ class Clusters:
         width = int(units.max(initial=0)) + 1
         if width == len(units):
             return cls(rows, code, groups, None, code)
-        pairs, place = grouped(code * width + units[rows], groups * width)
+        pairs, place = distinct_keys(code * width + units[rows], groups * width)
         return cls(rows, code, groups, place, pairs // width)
 
     def sum(self, values: npt.ArrayLike) -> FloatArray:
@@ -112,13 +112,13 @@ class Clusters:
         return np.clip(np.nan_to_num(ratio(2 * second**2, spread), nan=np.inf), 1.0, most)
 
 
-def multiplicities(units: int, draws: int, seed: int, name: str = "bootstrap") -> Iterator[FloatArray]:
+def resample_counts(units: int, draws: int, seed: int, name: str = "bootstrap") -> Iterator[FloatArray]:
     """Blocks (b, units) of how often each unit is drawn in a bootstrap sample; every row sums to `units`.
 
     The draws depend on the seed and on the name of the random stream, not on the size of the blocks.
     """
     rng = generator(seed, name)
-    block = max(1, min(draws, BLOCK // max(units, 1)))
+    block = max(1, min(draws, BLOCK_ELEMENTS // max(units, 1)))
     for done in range(0, draws, block):
         out = np.empty((min(block, draws - done), units))
         for row in out:  # one draw at a time, so that the random stream does not depend on the block size
@@ -131,7 +131,7 @@ def sums_by_unit(units: IntArray, columns: IntArray, values: npt.ArrayLike, widt
     return sums_at(units * width + columns, values, (int(units.max()) + 1) * width).reshape(-1, width)
 
 
-def interval(draws: FloatArray, value: npt.ArrayLike, level: float = 0.95) -> tuple[FloatArray, FloatArray]:
+def percentile_interval(draws: FloatArray, value: npt.ArrayLike, level: float = 0.95) -> tuple[FloatArray, FloatArray]:
     """The percentile interval over the first axis, extended to contain the value itself; NaN where the value is NaN.
 
     Draws that are NaN, because a cell was empty, are ignored.
@@ -229,7 +229,7 @@ class SignedSum:
     def limits(self, level: float | FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
         """The sums and their limits (...,), at one level or at one level per sum."""
         low, high = self.term_limits(np.asarray(level, dtype=np.float64)[..., None])
-        return combined(self.signs, self.value, low, high, self.correlation)
+        return combine_limits(self.signs, self.value, low, high, self.correlation)
 
     def p_values(self) -> FloatArray:
         """One minus the level at which the interval of each sum ends at zero (...,).
@@ -274,8 +274,8 @@ def concatenate_sums(sums: Sequence[SignedSum]) -> SignedSum:
 
 
 Columns = Mapping[str, Ratio]
-DECISIONS: Columns = {name: RATIOS[name] for name in ("selection_rate", "tpr", "fpr", "ppv", "npv", "accuracy", "jaccard")}
-CHANGES: Columns = {  # columns: n0, n1, and positive decisions gained and lost by label: gained0, gained1, lost0, lost1
+DECISION_RATIOS: Columns = {name: RATIOS[name] for name in ("selection_rate", "tpr", "fpr", "ppv", "npv", "accuracy", "jaccard")}
+CHANGE_RATIOS: Columns = {  # columns: n0, n1, and positive decisions gained and lost by label: gained0, gained1, lost0, lost1
     "selection": Ratio((0, 0, 1, 1, -1, -1), (1, 1, 0, 0, 0, 0), (0, 0, 1, 1, 1, 1)),
     "tpr": Ratio((0, 0, 0, 1, 0, -1), (0, 1, 0, 0, 0, 0), (0, 0, 0, 1, 0, 1)),
     "fpr": Ratio((0, 0, 1, 0, -1, 0), (1, 0, 0, 0, 0, 0), (0, 0, 1, 0, 1, 0)),
@@ -285,14 +285,16 @@ CHANGES: Columns = {  # columns: n0, n1, and positive decisions gained and lost 
     "corrected": Ratio((0, 0, 0, 1, 1, 0), (1, 1, 0, 0, 0, 0)),  # share of rows that are right now and were wrong before
     "spoiled": Ratio((0, 0, 1, 0, 0, 1), (1, 1, 0, 0, 0, 0)),  # share of rows that are wrong now and were right before
 }
-BOTH: Columns = {  # columns: n0, n1, and the sums of decisions by label, before and after: s0, s1, s0', s1'
-    f"{name}_{when}": Ratio(*(side[:2] + ((*side[2:], 0, 0) if when == "before" else (0, 0, *side[2:])) for side in DECISIONS[name][:2]))
+BEFORE_AND_AFTER: Columns = {  # columns: n0, n1, and the sums of decisions by label, before and after: s0, s1, s0', s1'
+    f"{name}_{when}": Ratio(
+        *(side[:2] + ((*side[2:], 0, 0) if when == "before" else (0, 0, *side[2:])) for side in DECISION_RATIOS[name][:2])
+    )
     for name in ("ppv", "npv", "jaccard")
     for when in ("before", "after")
 }
 
 
-class Estimated(NamedTuple):
+class RatioEstimates(NamedTuple):
     """A ratio of each group, and what it rests on (groups,)."""
 
     value: FloatArray  # NaN if the denominator is empty
@@ -323,14 +325,14 @@ class Moments:
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any], groups: int) -> "Moments":
         """The moments written by `to_dict`; raises a ValueError if their shapes do not fit the number of groups."""
-        columns, ratios = len(next(iter(DECISIONS.values())).top), len(DECISIONS)
+        columns, ratios = len(next(iter(DECISION_RATIOS.values())).top), len(DECISION_RATIOS)
         shapes = {"total": (groups, columns), "second": (groups, columns, columns), "rows": (groups, ratios), "units": (groups, ratios)}
         arrays = {name: np.array(plain[name], dtype=np.float64) for name in shapes}
         if any(
             arrays[name].shape != shape or not (np.isfinite(arrays[name]) & (arrays[name] >= 0)).all() for name, shape in shapes.items()
         ):
             raise ValueError(f"sums: expected finite sums of {groups} groups")
-        return cls(DECISIONS, **arrays)
+        return cls(DECISION_RATIOS, **arrays)
 
     def to_dict(self) -> dict[str, list[Any]]:
         """Plain values for JSON."""
@@ -356,7 +358,7 @@ class Moments:
         return self.total, self.second, self.rows, self.units
 
     @cached_property
-    def _estimated(self) -> tuple[Estimated, FloatArray]:
+    def _estimated(self) -> tuple[RatioEstimates, FloatArray]:
         """All ratios (groups, ratios), and their cluster-robust covariances, linearised; NaN if a denominator has one patient.
 
         The covariances are 0 for a ratio that is the same in all patients.
@@ -391,12 +393,12 @@ class Moments:
         single = self.rows <= self.units + 1e-9  # one row per patient
         size = np.where(single & unequal, np.minimum(size, effective), size)
         degrees = np.where(single & ~unequal, np.inf, np.maximum(effective - 1, 1.0))
-        return Estimated(value, size, degrees, np.where(is_difference, either, np.nan), self.rows, self.units, effective), covariances
+        return RatioEstimates(value, size, degrees, np.where(is_difference, either, np.nan), self.rows, self.units, effective), covariances
 
-    def __getitem__(self, name: str) -> Estimated:
+    def __getitem__(self, name: str) -> RatioEstimates:
         """A ratio of each group."""
         place = list(self.ratios).index(name)
-        return Estimated(*(each[:, place] for each in self._estimated[0]))
+        return RatioEstimates(*(each[:, place] for each in self._estimated[0]))
 
     def covariance(self, names: Sequence[str]) -> FloatArray:
         """The cluster-robust covariances of ratios (groups, names, names), linearised; NaN if a denominator has one patient."""
@@ -448,7 +450,7 @@ def moments_of(
     f: npt.ArrayLike, y: npt.ArrayLike, codes: IntArray, groups: int, units: IntArray, weight: npt.ArrayLike | None = None
 ) -> Moments:
     """The moments of decisions f, by group and patient. Rows without a group (code -1) are left out."""
-    return sum_columns(DECISIONS, _rows_by_label(y, f), Clusters.of(codes, groups, units), weight)
+    return sum_columns(DECISION_RATIOS, _rows_by_label(y, f), Clusters.of(codes, groups, units), weight)
 
 
 def moments_of_scores(scores: Scores, f: FloatArray, attribute: Attribute | None = None) -> Moments:
@@ -463,7 +465,7 @@ def moments_of_change(
     y: npt.ArrayLike,
     clusters: Clusters,
     weight: npt.ArrayLike | None = None,
-    ratios: Columns = CHANGES,
+    ratios: Columns = CHANGE_RATIOS,
 ) -> Moments:
     """The moments of positive decisions gained and lost on the same rows; their ratios are the changes of rates.
 
@@ -476,7 +478,7 @@ def moments_of_change(
     [0.0, -0.28, 0.28]
     """
     first, second = np.asarray(before, dtype=np.float64), np.asarray(after, dtype=np.float64)
-    columns = (first, second) if ratios is BOTH else (np.maximum(second - first, 0.0), np.maximum(first - second, 0.0))
+    columns = (first, second) if ratios is BEFORE_AND_AFTER else (np.maximum(second - first, 0.0), np.maximum(first - second, 0.0))
     return sum_columns(ratios, _rows_by_label(y, *columns), clusters, weight)
 
 

@@ -12,11 +12,12 @@ from functools import cached_property
 
 import numpy as np
 
-from equipoise.data import Scores
-from equipoise.measures.cells import Cells, FloatArray, gap_values, largest_gap, performance_values, ratio, tabulate
-from equipoise.measures.gaps import MEASURES, AuditSpec, coefficients, is_quotient, terms
-from equipoise.measures.intervals import Estimate, combined
-from equipoise.measures.moments import BOTH, CHANGES, Clusters, Columns, Moments, SignedSum, moments_of_change, units_of
+from equipoise.data import FloatArray, Scores
+from equipoise.measures.audit_spec import AuditSpec
+from equipoise.measures.cells import Cells, largest_gap, ratio
+from equipoise.measures.intervals import Estimate, combine_limits
+from equipoise.measures.measure_table import MEASURES, measure_of
+from equipoise.measures.moments import BEFORE_AND_AFTER, CHANGE_RATIOS, Clusters, Columns, Moments, SignedSum, moments_of_change, units_of
 
 SAME_GAP = 0.01  # by how much a gap may be larger and still count as equal
 NEGLIGIBLE_CHANGE = 5e-4  # smaller changes count as none: they would be printed as 0.0 or 0.1 points
@@ -47,7 +48,7 @@ class Shift:
 
 
 @dataclass(frozen=True, eq=False)
-class Paired:
+class PairedDecisions:
     """The comparison of decisions before and after on the same rows."""
 
     scores: Scores
@@ -57,7 +58,7 @@ class Paired:
     @cached_property
     def cells(self) -> tuple[Cells, Cells]:
         """The cell tables of the decisions before and after."""
-        before, after = (tabulate(f, self.scores.y, self.scores.attribute, self.scores.weight) for f in self.decisions)
+        before, after = (Cells.of(f, self.scores.y, self.scores.attribute, self.scores.weight) for f in self.decisions)
         return before, after
 
     @cached_property
@@ -65,7 +66,7 @@ class Paired:
         """The moments of the positive decisions gained and lost in each group."""
         return self._moments()
 
-    def _moments(self, ratios: Columns = CHANGES, *, overall: bool = False) -> Moments:
+    def _moments(self, ratios: Columns = CHANGE_RATIOS, *, overall: bool = False) -> Moments:
         """Moments of the decisions before and after, of each group or of all patients."""
         scores, attribute = self.scores, self.scores.attribute
         codes, groups = (np.zeros(len(scores), np.int64), 1) if overall else (attribute.codes, len(attribute.levels))
@@ -96,32 +97,34 @@ class Paired:
 
     def signed(self, measure: str) -> SignedSum:
         """The change of the rate, or sum of rates, that a measure compares, for each group (groups,), the reference first."""
-        if is_quotient(measure):
-            return _ratio_change(self._moments(BOTH), MEASURES[measure].rate)
-        return self.change.signed(terms(measure))
+        if measure_of(measure).is_quotient:
+            return _ratio_change(self._moments(BEFORE_AND_AFTER), MEASURES[measure].rate)
+        return self.change.signed(measure_of(measure).rates)
 
     def rates(self, measure: str) -> tuple[FloatArray, FloatArray]:
         """The rate, or sum of rates, that a measure compares, for each group (groups,), before and after."""
-        before, after = (np.sum([sign * cells.rate(rate) for rate, sign in coefficients(measure).items()], axis=0) for cells in self.cells)
+        before, after = (
+            np.sum([sign * cells.rate(rate) for rate, sign in measure_of(measure).coefficients.items()], axis=0) for cells in self.cells
+        )
         return before, after
 
     def performance(self, name: str) -> tuple[float, float]:
         """The performance over all patients before and after."""
-        before, after = (float(performance_values(name, cells)) for cells in self.cells)
+        before, after = (float(cells.performance(name)) for cells in self.cells)
         return before, after
 
     def patients(self, measure: str) -> FloatArray:
         """The number of patients in each group that a measure rests on (groups,)."""
-        counts: FloatArray = np.min([self.change[rate].patients for rate in terms(measure) or ("selection",)], axis=0)
+        counts: FloatArray = np.min([self.change[rate].patients for rate in measure_of(measure).rates or ("selection",)], axis=0)
         return counts
 
     def performance_change(self, name: str) -> Estimate:
         """The change of the performance over all patients."""
         level = self.settings.level
         if name == "f1":  # 2 J / (1 + J), from the limits of the Jaccard index J before and after and their correlation
-            jaccard = _ratio_change(self._moments(BOTH, overall=True), "jaccard")
+            jaccard = _ratio_change(self._moments(BEFORE_AND_AFTER, overall=True), "jaccard")
             f1, below, above = (2 * j / (1 + j) for j in (jaccard.value, *jaccard.term_limits(level)))
-            ends = combined(jaccard.signs, f1, below, above, jaccard.correlation)
+            ends = combine_limits(jaccard.signs, f1, below, above, jaccard.correlation)
         else:
             signed = {"balanced_accuracy": {"tpr": 0.5, "fpr": -0.5}, "accuracy": {"accuracy": 1.0}}[name]
             ends = self._moments(overall=True).signed(signed).limits(level)
@@ -130,15 +133,15 @@ class Paired:
     def baseline(self, performance: str, measure: str) -> "BaselineComparison":
         """The decisions after, of a simple model, compared with those before, of another classifier."""
         other_value, value = self.performance(performance)
-        other_gap, gap = (float(largest_gap(gap_values(measure, cells))) for cells in self.cells)
+        other_gap, gap = (float(largest_gap(cells.gaps(measure))) for cells in self.cells)
         return BaselineComparison(value, other_value, self.performance_change(performance), gap, other_gap)
 
     def contributions(self, measure: str, group: str) -> list[Shift]:
         """The contributions to the change of a gap, one for each rate in the measure, of the group and of the reference."""
         k = self.scores.attribute.levels.index(group)
-        direction = np.sign(gap_values(measure, self.cells[0])[k - 1])
+        direction = np.sign(self.cells[0].gaps(measure)[k - 1])
         contributions = []
-        for rate, weight in terms(measure).items():
+        for rate, weight in measure_of(measure).rates.items():
             changes = self.rate_changes(rate)
             for code, side in ((k, 1.0), (0, -1.0)):
                 towards = float(-direction * weight * side * changes[code].value)

@@ -34,13 +34,13 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from equipoise.data import generator
-from equipoise.measures.cells import FloatArray, IntArray, kish, ratio
-from equipoise.measures.gaps import coefficients, signature
-from equipoise.measures.intervals import halved, quantile
+from equipoise.data import FloatArray, IntArray, generator
+from equipoise.measures.cells import kish, ratio
+from equipoise.measures.intervals import bisect, quantile
+from equipoise.measures.measure_table import measure_of
 from equipoise.measures.moments import Clusters, Moments, concatenate_sums, moments_of, units_of
 
-DRAWS = 999
+PERMUTATION_DRAWS = 999
 FEW_EXCEED = 10  # if fewer draws are at least as extreme, more draws determine how small the p-value is
 MOST_DRAWS = 99_999
 MANY_COMPARISONS, FIRST_DRAWS = 500, 99  # with more comparisons, gaps reached in 20 of the first draws (p > 0.2) get no further draws
@@ -68,7 +68,7 @@ def p_values(
     *,
     weight: npt.ArrayLike | None = None,
     comparisons: int = 1,
-    draws: int = DRAWS,
+    draws: int = PERMUTATION_DRAWS,
     seed: int = 0,
 ) -> dict[str, FloatArray]:
     """The p-value of the gap of every group except the reference, (groups - 1,) for each measure; NaN if a cell is empty.
@@ -89,7 +89,10 @@ def p_values(
     w = np.ones(len(f)) if weight is None else np.asarray(weight, dtype=np.float64)[known]
     most = int(min(max(draws, PER_COMPARISON * comparisons), max(draws, MOST_DRAWS)))
     first = draws if comparisons <= MANY_COMPARISONS else min(FIRST_DRAWS, draws)
-    others, by_signature = range(1, len(levels)), {signature(measure): measure for measure in reversed(measures)}  # mirrors are equal
+    others, by_signature = (
+        range(1, len(levels)),
+        {measure_of(measure).signature: measure for measure in reversed(measures)},
+    )  # mirrors are equal
     tables = {measure: _table(measure, f, label, w, clusters, units[known]) for measure in reversed(by_signature.values())}
     drawn = {measure: np.array([not table.known(k) for k in others], dtype=bool) for measure, table in tables.items()}
     found = dict.fromkeys(tables, unknown)
@@ -99,7 +102,7 @@ def p_values(
         if not chosen:
             return {}
         moments = moments_of(decisions, y, code, len(levels), units, weight)
-        joined = concatenate_sums([*map(moments.gap, map(coefficients, chosen))]).p_values()
+        joined = concatenate_sums([*(moments.gap(measure_of(measure).coefficients) for measure in chosen)]).p_values()
         return dict(zip(chosen, joined.reshape(len(chosen), -1), strict=True))
 
     lowest = interval_p([measure for measure in tables if first < draws and drawn[measure].any()])
@@ -110,7 +113,7 @@ def p_values(
     lowest |= interval_p([measure for measure in tables if measure not in lowest and unsure[measure].any()])
     for measure, lower in lowest.items():
         found[measure] = np.where(unsure[measure], np.fmax(found[measure], lower), found[measure])
-    return {measure: found[by_signature[signature(measure)]] for measure in measures}
+    return {measure: found[by_signature[measure_of(measure).signature]] for measure in measures}
 
 
 def largest_gap_p_value(by_group: FloatArray) -> float:
@@ -189,7 +192,7 @@ class _Table:
 
 
 def _table(measure: str, f: FloatArray, y: FloatArray, w: FloatArray, clusters: Clusters, units: IntArray) -> _Table:
-    signed = coefficients(measure)
+    signed = measure_of(measure).coefficients
     denominator = {"selection_rate": np.ones_like(f), "tpr": y, "fpr": 1 - y, "ppv": f, "npv": 1 - f}
     event = {"selection_rate": f, "tpr": f, "fpr": f, "ppv": y, "npv": 1 - y}
     n: FloatArray = np.stack([clusters.by_patient(w * denominator[rate]) for rate in signed], axis=1)
@@ -272,7 +275,7 @@ def _sampler(columns: FloatArray, units: FloatArray, in_group: npt.NDArray[np.bo
 
 def large_cell_p_values(moments: Moments, measure: str, *, weighted: bool) -> FloatArray:
     """The p-values that `p_values` computes without draws in large cells, from sums alone (groups - 1,); NaN if a cell is not large."""
-    signed = coefficients(measure)
+    signed = measure_of(measure).coefficients
     top, bottom = (np.array([moments.ratios[name][side] for name in signed], dtype=np.float64) for side in (0, 1))
     value, patients, rows = (
         np.stack([getattr(moments[name], kind) for name in signed], axis=-1) for kind in ("value", "effective", "rows")
@@ -315,7 +318,7 @@ def comparisons_of(gaps: pd.DataFrame) -> IntArray:
     >>> comparisons_of(rows).tolist()
     [0, 0, -1]
     """
-    signatures = {measure: signature(measure) for measure in gaps["measure"].unique()}
+    signatures = {measure: measure_of(measure).signature for measure in gaps["measure"].unique()}
     numbers: dict[tuple[object, ...], int] = {}
     comparison = np.full(len(gaps), -1, dtype=np.int64)
     keys = [name for name in ("label", "attribute", "group") if name in gaps]
@@ -402,7 +405,7 @@ def shrunken_gaps(groups: pd.DataFrame, gaps: pd.DataFrame, level: float = 0.95)
         for row in gaps[gaps["attribute"] == attribute].itertuples():
             k, reference = place[str(row.group)], place[str(row.reference)]
             value, variance = 0.0, 0.0
-            for rate, sign in coefficients(str(row.measure)).items():
+            for rate, sign in measure_of(str(row.measure)).coefficients.items():
                 mean, error = shrunken[rate]
                 value += sign * (mean[k] - mean[reference])
                 variance += sign**2 * (error[k] ** 2 + error[reference] ** 2)
@@ -436,7 +439,7 @@ def shrunken_rates(value: FloatArray, low: FloatArray, high: FloatArray, *, leve
         return reached
 
     none, most = np.zeros(1), np.full(1, (q.max() - q.min()) ** 2 + 1e-12)
-    between = 0.0 if settled(none)[0] else float(halved(settled, none, most, SHRINKING_HALVINGS)[1][0])
+    between = 0.0 if settled(none)[0] else float(bisect(settled, none, most, SHRINKING_HALVINGS)[1][0])
     weight = 1 / (variance + between)
     mean = (weight * q).sum() / weight.sum()
     share = (count - 3) / (count - 1) * variance * weight  # of the distance from the mean that shrinkage removes

@@ -36,19 +36,20 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from equipoise.data import Attribute, Scores, generator, splitmix64
-from equipoise.measures.calibration import ENOUGH, SHARE_BINS, TOO_FEW, Scored, brier, expit, logit, recalibration_limits
-from equipoise.measures.cells import FloatArray, IntArray, grouped, kish, ratio, sums_at
-from equipoise.measures.gaps import OVERALL_SCORE_MEASURES, AuditSpec, Ratio
-from equipoise.measures.intervals import Limits, auroc_design_effect, auroc_interval, combined, fewer_clusters, quantile, wilson
+from equipoise.data import Attribute, FloatArray, IntArray, Scores, generator, splitmix64
+from equipoise.measures.audit_spec import AuditSpec
+from equipoise.measures.calibration import ENOUGH, SHARE_BINS, TOO_FEW, ScoredRows, brier, expit, logit, recalibration_limits
+from equipoise.measures.cells import distinct_keys, kish, ratio, sums_at
+from equipoise.measures.intervals import Limits, auroc_design_effect, auroc_interval, combine_limits, fewer_clusters, quantile, wilson
+from equipoise.measures.measure_table import OVERALL_SCORE_MEASURES, Ratio
 from equipoise.measures.moments import Clusters, Columns, Moments, moments_of, sum_columns
 
 SAME_POSITION = 1e-12  # positions on a curve are sums of shares: the last bits are rounding
-CURVES = ["attribute", "group", "threshold", "net_benefit", "low", "high", "treat_all", "treat_none"]
+CURVE_COLUMNS = ["attribute", "group", "threshold", "net_benefit", "low", "high", "treat_all", "treat_none"]
 RESAMPLES = 999  # of the labels of a calibrated model
 SCORE_MEASURES = (*OVERALL_SCORE_MEASURES, "sensitivity_at_specificity", "specificity_at_sensitivity")  # each with an interval
 ALL_ROWS = "all"  # the attribute and the group of all rows together, including rows without a group
-RANKED = ("auroc", "average_precision")  # measures of the order of the scores
+RANK_MEASURES = ("auroc", "average_precision")  # measures of the order of the scores
 SAMPLED_ROWS = 200_000  # expected in the sample of a larger group; smaller groups are used in full
 
 
@@ -195,13 +196,13 @@ def aurocs(scores: Scores, attribute: Attribute, units: IntArray, level: float) 
     for k, rows in enumerate(rows_by_group):  # one group at a time, to save memory
         found[k, 3] = 0.0
         if len(rows):
-            patients = grouped(units[rows], int(units.max(initial=0)) + 1)[1]
+            patients = distinct_keys(units[rows], int(units.max(initial=0)) + 1)[1]
             ranked = Ranking(scores.rank[rows], scores.y[rows], patients, None if scores.weight is None else scores.weight[rows])
             found[k] = *ranked.auroc(level), ranked.clusters.patients().min()  # patients of the rarer label
     return Limits(*found.T)
 
 
-def operating_points(rows: Scored, specificity: float, sensitivity: float, level: float, least: int) -> tuple[Limits, Limits]:
+def operating_points(rows: ScoredRows, specificity: float, sensitivity: float, level: float, least: int) -> tuple[Limits, Limits]:
     """The sensitivity of each group at this specificity, and its specificity at this sensitivity."""
     clusters, known, curves = rows.clusters, rows.rarer >= least, _roc_curves(rows)
     units = np.arange(len(clusters.code)) if clusters.place is None else clusters.place
@@ -237,7 +238,7 @@ def operating_points(rows: Scored, specificity: float, sensitivity: float, level
     return tpr, replace(fpr, value=1 - fpr.value, low=1 - fpr.high, high=1 - fpr.low)
 
 
-def _roc_curves(rows: Scored) -> list[dict[str, FloatArray]]:
+def _roc_curves(rows: ScoredRows) -> list[dict[str, FloatArray]]:
     """The ROC curve of each group, from no patient decided positive to all, with the lowest score (or logit) decided positive."""
     clusters = rows.clusters
     order = np.argsort(-rows.rank)
@@ -256,7 +257,7 @@ def _roc_curves(rows: Scored) -> list[dict[str, FloatArray]]:
 
 
 def decision_curves(
-    rows: Scored, attribute: str, levels: Sequence[str], thresholds: Sequence[float], level: float, least: int
+    rows: ScoredRows, attribute: str, levels: Sequence[str], thresholds: Sequence[float], level: float, least: int
 ) -> pd.DataFrame:
     """One row per group and threshold; a group with too few patients has no net benefit.
 
@@ -294,16 +295,18 @@ def decision_curves(
     r = -np.sqrt(np.nan_to_num(ratio(a * b, (1 - a) * (1 - b))))
     correlation = np.stack([np.stack([np.ones_like(r), r], -1), np.stack([r, np.ones_like(r)], -1)], -2)
     signs = np.stack([np.ones_like(odds), -odds], -1)[:, None, :]
-    benefit, below, above = combined(signs, value, low, high, correlation)
+    benefit, below, above = combine_limits(signs, value, low, high, correlation)
     share = ratio(clusters.sum(rows.weight * rows.y), clusters.sum(rows.weight))
     treat_all = share - (1 - share) * odds[:, None]
     enough = rows.rarer >= least
     known = [np.where(enough, v, np.nan).T.ravel() for v in (benefit, below, above, treat_all)]  # by group, then by threshold
     groups = np.repeat(np.asarray(levels, dtype=object), len(cuts))
-    return pd.DataFrame(dict(zip(CURVES, (attribute, groups, np.tile(cuts, clusters.groups), *known, 0.0), strict=True)), columns=CURVES)
+    return pd.DataFrame(
+        dict(zip(CURVE_COLUMNS, (attribute, groups, np.tile(cuts, clusters.groups), *known, 0.0), strict=True)), columns=CURVE_COLUMNS
+    )
 
 
-def binned_error(rows: Scored, level: float, seed: int, least: int = 1) -> Limits:
+def binned_error(rows: ScoredRows, level: float, seed: int, least: int = 1) -> Limits:
     """The calibration error of each group over ten bins of equal width, with the band in which it would lie for a calibrated model.
 
     Labels are resampled from the scores, for all rows of a bin at once: of n rows with mean score p, Binomial(n, p) are positive. With
@@ -349,7 +352,9 @@ def binned_error(rows: Scored, level: float, seed: int, least: int = 1) -> Limit
     return Limits(value, low, high, patients)
 
 
-Measured = tuple[Scored, dict[str, Limits]]  # rows of the groups of one attribute, or a sample of them, and the limits of their measures
+MeasuredRows = tuple[
+    ScoredRows, dict[str, Limits]
+]  # rows of the groups of one attribute, or a sample of them, and the limits of their measures
 
 
 def sample_of(scores: Scores, attribute: Attribute, units: IntArray) -> tuple[Scores, Attribute, IntArray]:
@@ -360,11 +365,11 @@ def sample_of(scores: Scores, attribute: Attribute, units: IntArray) -> tuple[Sc
     share = np.append(SAMPLED_ROWS / np.maximum(counts, SAMPLED_ROWS), 0.0)  # the last is of rows without a group
     uniform = splitmix64(np.arange(int(units.max()) + 1, dtype=np.uint64)).astype(np.float64) / 2.0**64  # one number per patient
     rows = np.flatnonzero(uniform[units] < share[attribute.codes])
-    groups, patients = attribute.take(rows), grouped(units[rows], int(units.max()) + 1)[1]
+    groups, patients = attribute.take(rows), distinct_keys(units[rows], int(units.max()) + 1)[1]
     return replace(scores.take(rows), attributes=(groups,)), groups, patients
 
 
-LOSSES: Columns = {  # columns: rows, squared errors, errors
+LOSS_RATIOS: Columns = {  # columns: rows, squared errors, errors
     "brier": Ratio((0, 1, 0), (1, 0, 0)),
     "calibration_in_the_large": Ratio((0, 0, 1), (1, 0, 0)),
 }
@@ -375,22 +380,22 @@ def losses_of(
 ) -> Moments:
     """The sums of squared errors and errors of scores, by group and patient."""
     error = score - y
-    return sum_columns(LOSSES, [np.ones(len(error)), error**2, error], Clusters.of(codes, groups, units), weight)
+    return sum_columns(LOSS_RATIOS, [np.ones(len(error)), error**2, error], Clusters.of(codes, groups, units), weight)
 
 
-def estimate_scores(scores: Scores, attribute: Attribute, units: IntArray, spec: AuditSpec, losses: Moments | None = None) -> Measured:
+def estimate_scores(scores: Scores, attribute: Attribute, units: IntArray, spec: AuditSpec, losses: Moments | None = None) -> MeasuredRows:
     """The measures of the scores of each group; if they are a sample, Brier score and calibration in the large from the sums of all rows.
 
     The limits of the Brier score from `losses` are computed on the logit scale, which keeps it between 0 and 1.
     """
     level, least = spec.level, spec.min_patients
-    rows = Scored.of(scores.score, scores.y, attribute.codes, len(attribute.levels), units, scores.weight, scores.logit)
+    rows = ScoredRows.of(scores.score, scores.y, attribute.codes, len(attribute.levels), units, scores.weight, scores.logit)
     limits = dict(zip(OVERALL_SCORE_MEASURES, (brier(rows, level, least), *recalibration_limits(rows, level, least)), strict=True))
     if losses is None:
         return rows, limits
     patients, total = losses.units[:, 0], losses.total[:, 0]
     replaced = (rows.clusters.sum(1.0) < losses.rows[:, 0]) & (patients >= least)
-    for k, name in enumerate(LOSSES, 1):
+    for k, name in enumerate(LOSS_RATIOS, 1):
         value = ratio(losses.total[:, k], total)
         squares = losses.second[:, k, k] - 2 * value * losses.second[:, k, 0] + value**2 * losses.second[:, 0, 0]
         half = quantile(level) * np.sqrt(np.maximum(squares, 0.0)) / np.where(total > 0, total, np.nan)

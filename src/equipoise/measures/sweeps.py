@@ -1,5 +1,5 @@
 """Gaps and performance as affine functionals of the decisions, and all thresholds at once: cumulative sums of w in score order. Exact,
-O(n log n), no grid. `linearised` is a gap to first order around decisions, with the same value and slopes; a signed sum of rates is affine.
+O(n log n), no grid. `linearise` is a gap to first order around decisions, with the same value and slopes; a signed sum of rates is affine.
 
 The numerator and denominator of a quotient, such as the gap in PPV, are two sums each. It is NaN at thresholds at which no row, or fewer
 than a handful, of some group is decided so.
@@ -21,20 +21,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from equipoise.data import Attribute
+from equipoise.data import Attribute, FloatArray
 from equipoise.errors import BadInput, UnknownName, pick
-from equipoise.measures.cells import (
-    PERFORMANCE_RATES,
-    Cells,
-    FloatArray,
-    cell_index,
-    largest_gap,
-    performance_values,
-    ratio,
-    tabulate,
-    worst_gap,
-)
-from equipoise.measures.gaps import AT_THRESHOLD, RATIOS, canonical_name, coefficients, is_quotient
+from equipoise.measures.cells import PERFORMANCE_RATES, Cells, cell_index, largest_gap, ratio
+from equipoise.measures.measure_table import AT_THRESHOLD, RATIOS, canonical_name, measure_of
 
 AFFINE_PERFORMANCE = ("balanced_accuracy", "accuracy")
 # Relative differences up to which the order of two scores of a network depends on the processor and the batch, such as after pruning.
@@ -72,12 +62,12 @@ def _slopes(rates: Mapping[str, float], n: FloatArray, s: FloatArray) -> tuple[F
     return offset, w
 
 
-def linearised(gap: str, cells: Cells, group: int) -> Affine:
+def linearise(gap: str, cells: Cells, group: int) -> Affine:
     """The gap of a group (by its code) against the reference (code 0), to first order around the decisions in a cell table.
 
     It is exact for a signed sum of rates. d PPV / d f_i = (y_i - PPV) / (positive decisions of the group); NPV is analogous.
     """
-    offset, slopes = _slopes(coefficients(gap), cells.n[..., [group, 0], :], cells.s[..., [group, 0], :])
+    offset, slopes = _slopes(measure_of(gap).coefficients, cells.n[..., [group, 0], :], cells.s[..., [group, 0], :])
     w = np.zeros_like(cells.n)
     w[..., group, :], w[..., 0, :] = slopes[..., 0, :], -slopes[..., 1, :]
     return Affine(offset[..., 0] - offset[..., 1], w)
@@ -85,9 +75,9 @@ def linearised(gap: str, cells: Cells, group: int) -> Affine:
 
 def gap_functional(gap: str, n: FloatArray, group: int) -> Affine:
     """The gap of a group (by its code) against the reference (code 0), from the cell counts n (..., groups + 1, 2)."""
-    if is_quotient(gap):
-        raise BadInput(f"{gap} is a quotient, so counts do not make it affine; use linearised, with the decisions")
-    return linearised(gap, Cells((), n, np.zeros_like(n)), group)
+    if measure_of(gap).is_quotient:
+        raise BadInput(f"{gap} is a quotient, so counts do not make it affine; use linearise, with the decisions")
+    return linearise(gap, Cells((), n, np.zeros_like(n)), group)
 
 
 def performance_functional(name: str, n: FloatArray) -> Affine:
@@ -147,7 +137,7 @@ def sweep(
     """
     s, levels = np.asarray(score, dtype=np.float64), attribute.levels
     order = np.argsort(-s)  # half the time of a sweep
-    n = tabulate(np.zeros(()), y, attribute, weight).n
+    n = Cells.of(np.zeros(()), y, attribute, weight).n
     cell = cell_index(y, attribute.codes, len(levels)).astype(np.min_scalar_type(2 * len(levels) + 1))[
         order
     ]  # one byte per row fits the cache
@@ -162,12 +152,12 @@ def sweep(
         gap = name if name in AT_THRESHOLD else canonical_name(name, also=AT_THRESHOLD)
         if name in AFFINE_PERFORMANCE:
             value = _cumulative(performance_functional(name, n), cell, weights)
-        elif name in AT_THRESHOLD or is_quotient(gap):  # the sums of all cells at every threshold
+        elif name in AT_THRESHOLD or measure_of(gap).is_quotient:  # the sums of all cells at every threshold
             by_label = np.broadcast_to(np.eye(2)[:, None], (2, *n.shape))  # performance needs no groups
             indicators = by_label if name in AT_THRESHOLD else np.eye(n.size).reshape(-1, *n.shape)
             above = np.stack([_cumulative(Affine(np.zeros(()), w), cell, weights) for w in indicators], axis=-1)
             cells = Cells(levels, n, above.reshape(len(above), -1, 2))
-            value = performance_values(name, cells) if name in AT_THRESHOLD else worst_gap(gap, cells)
+            value = cells.performance(name) if name in AT_THRESHOLD else cells.worst_gap(gap)
         else:
             by_group = [_cumulative(gap_functional(gap, n, group), cell, weights) for group in range(1, len(levels))]
             value = by_group[0] if len(by_group) == 1 else largest_gap(np.stack(by_group, axis=-1))
@@ -207,14 +197,14 @@ def upper_bound(
     >>> float(upper_bound([0.9, 0.1, 0.6, 0.4], [1, 0, 0, 1], [0, 0, 1, 1], ("M", "F"), "eod", "balanced_accuracy", [0.0])[0])
     0.75
     """
-    if performance not in AFFINE_PERFORMANCE or is_quotient(measure):
+    if performance not in AFFINE_PERFORMANCE or measure_of(measure).is_quotient:
         return None
     allowed = np.atleast_1d(np.asarray(bounds, dtype=np.float64))
     if np.isnan(allowed).any() or (allowed < 0).any():
         raise BadInput(f"a bound on |gap| must be at least 0; got {allowed.tolist()}")
     score, label, code = np.asarray(scores, dtype=np.float64), np.asarray(y, dtype=np.int64), np.asarray(codes, dtype=np.int64)
     mass = np.ones(len(score)) if weight is None else weight
-    n = tabulate(np.zeros(()), label, Attribute("", levels, code), mass).n
+    n = Cells.of(np.zeros(()), label, Attribute("", levels, code), mass).n
     merit = performance_functional(performance, n)
     hulls: list[tuple[FloatArray, FloatArray] | None] = []
     unconstrained = float(merit.offset)  # the contribution of groups and rows that no bound constrains

@@ -15,9 +15,9 @@ import numpy.typing as npt
 import pandas as pd
 from annotated_types import Ge, Le
 
-from equipoise.data import MISSING, Scores
+from equipoise.data import MISSING, FloatArray, IntArray, Scores
 from equipoise.errors import BadInput, UnknownName, raise_all
-from equipoise.measures.cells import Cells, FloatArray, IntArray, normalised, tabulate
+from equipoise.measures.cells import Cells, normalise_weights
 
 
 def at_threshold(score: npt.ArrayLike, threshold: npt.ArrayLike) -> FloatArray:
@@ -27,10 +27,10 @@ def at_threshold(score: npt.ArrayLike, threshold: npt.ArrayLike) -> FloatArray:
 
 def cells_at(scores: Scores, threshold: float) -> Cells:
     """The cell table of the decisions at a threshold, with the weights of the scores."""
-    return tabulate(at_threshold(scores.score, threshold), scores.y, scores.attribute, normalised(scores.weight))
+    return Cells.of(at_threshold(scores.score, threshold), scores.y, scores.attribute, normalise_weights(scores.weight))
 
 
-NEVER = math.nextafter(1.0, 2.0)  # a threshold that no score reaches: the next number after 1
+NEVER_REACHED = math.nextafter(1.0, 2.0)  # a threshold that no score reaches: the next number after 1
 THRESHOLD = "threshold"  # the `kind` of a threshold in JSON
 
 
@@ -64,7 +64,7 @@ class Rule(Protocol):
 class Threshold:
     """Positive if score >= value, in every group."""
 
-    value: Annotated[float, Ge(0.0), Le(NEVER)]
+    value: Annotated[float, Ge(0.0), Le(NEVER_REACHED)]
     origin: str = "given"  # for readers
     argmax: bool = False  # whether scores are margins of a class over the next, so that it decides by argmax
     KIND: ClassVar[str] = THRESHOLD
@@ -90,7 +90,7 @@ class Threshold:
 
 
 @dataclass(frozen=True)
-class Described:
+class DescribedRule:
     """A rule known by its description: that of a saved audit, or that of scores which are decisions already."""
 
     words: str
@@ -121,7 +121,7 @@ class Described:
         return {"kind": self.KIND, "words": self.words}
 
 
-ARGMAX = Threshold(0.5, "argmax: the margin of this class over the next", argmax=True)  # the rule of each class
+ARGMAX_RULE = Threshold(0.5, "argmax: the margin of this class over the next", argmax=True)  # the rule of each class
 
 
 def row_draws(scores: Scores, seed: int) -> FloatArray:
@@ -175,7 +175,7 @@ def choose_rule(
         if isinstance(threshold, bool) or not isinstance(threshold, (int, float, np.integer, np.floating)):
             by_label = ". A threshold for each label needs several labels" if isinstance(threshold, Mapping) else ""
             raise BadInput(f"threshold must be a number, from which score on a decision is positive; got {threshold!r}{by_label}")
-        if not 0 <= threshold <= NEVER:
+        if not 0 <= threshold <= NEVER_REACHED:
             raise BadInput(f"threshold must be between 0 and 1, like the scores; got {threshold}")
         return Threshold(float(threshold), "given")
     if valid is not None:
@@ -188,7 +188,7 @@ def choose_rule(
         from equipoise.measures.sweeps import sweep  # only for a threshold that is chosen
 
         origin = f"chosen by best {optimise.replace('_', ' ')} on {len(valid):,} rows of {valid.name}"
-        swept = sweep(valid.score, valid.y, valid.attribute, (optimise,), normalised(valid.weight))
+        swept = sweep(valid.score, valid.y, valid.attribute, (optimise,), normalise_weights(valid.weight))
         return Threshold(swept.best(optimise).threshold, origin)
     return Threshold(0.5, "the default; none was given or chosen on validation data")
 

@@ -34,9 +34,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from equipoise.data import child_seed
+from equipoise.data import FloatArray, child_seed
 from equipoise.errors import BadInput, pick
-from equipoise.measures import FloatArray, is_quotient, labels_needed
+from equipoise.measures import measure_of
 from equipoise.methods.contract import ALL_AT_ONCE, Rng, Speed, Step, Steps, Work, method, unknown_work, within_gap
 from equipoise.methods.evaluation import Data, Evaluation, single_precision
 from equipoise.methods.goal import Goal
@@ -154,7 +154,7 @@ def adversarial_finetune(model: Repairable, data: Data, goal: Goal, settings: Fi
         def follow(now: Evaluation, accepted: bool, slow: bool) -> None:
             if slow:
                 turns.weight *= CRITIC_WEIGHT_GROWTH
-            if is_quotient(goal.measure) and accepted:
+            if measure_of(goal.measure).is_quotient and accepted:
                 turns.follow(data.functional(now))
             turns.train_critic(max(1, settings.critic_steps // CRITIC_RETRAINING))
 
@@ -165,7 +165,7 @@ def adversarial_finetune(model: Repairable, data: Data, goal: Goal, settings: Fi
         turns.train_critic(settings.critic_steps)
         turns.train_network(settings.actor_steps, turns.dropout)
         now = yield Step(epoch, (epoch, epochs))
-        if is_quotient(goal.measure):
+        if measure_of(goal.measure).is_quotient:
             turns.follow(data.functional(now))
 
 
@@ -318,7 +318,7 @@ def adversarial_training(model: Repairable, data: Data, goal: Goal, settings: Tr
 
     assert data.train is not None  # the method needs the training set
     labels = data.train.labels[0]
-    needed, all_y, groups = labels_needed(labels.measure), single_precision(labels.y), torch.from_numpy(labels.attribute.codes)
+    needed, all_y, groups = measure_of(labels.measure).labels, single_precision(labels.y), torch.from_numpy(labels.attribute.codes)
     about = np.isin(labels.y, needed) if len(needed) == 1 else np.ones_like(labels.y, bool)  # rows that the measure is about
     all_seen, conditional = single_precision(about) * (groups >= 0), len(needed) == 2
     shuffle, dropout = rng("shuffle"), rng("dropout")

@@ -34,9 +34,9 @@ from typing import TYPE_CHECKING, ClassVar, cast
 import numpy as np
 from scipy.special import expit, softmax
 
-from equipoise.data import Cohort, Encoder, Rows, Scores
+from equipoise.data import Cohort, Encoder, FloatArray, Rows, Scores
 from equipoise.errors import BadInput, pick
-from equipoise.measures import QUOTIENTS, FloatArray, Rule, is_quotient, performance_values, terms, worst_gap
+from equipoise.measures import Rule, measure_of
 from equipoise.methods.choosing import WORST, newly_constant, plain_rule, select
 from equipoise.methods.contract import ONE_BY_ONE, Fit, FitStep, Kind, Rng, Speed, Work, method
 from equipoise.methods.evaluation import Label, LabelResult, decisions_at, trace_of
@@ -155,8 +155,8 @@ class BiasScoreRule(FittedRule):
 
 def bias_score_cost(speed: Speed, settings: BiasScoreSettings) -> Work:
     """The work: fitting the probes; the network's scores and features; an evaluation and a linear program per bound."""
-    measure = speed.goal.measure
-    probes = 1 + (2 if is_quotient(measure) else len(terms(measure)))  # one of the label, and one of the groups per rate
+    measure = measure_of(speed.goal.measure)
+    probes = 1 + (2 if measure.is_quotient else len(measure.rates))  # one of the label, and one of the groups per rate
     seconds = probes_seconds(speed.model, speed.repair, settings, probes)
     original = "score" if speed.model is None else "network"
     what = f"{probes} probes in {settings.folds} folds next to the original {original}, and {settings.steps} bounds"
@@ -232,9 +232,9 @@ def bias_score(
     settled = goal.settled(min(start.performance, plain))
     stated = goal.settled(start.performance)  # the original's value is its value, whatever the probes lack
     # The smallest bound on |gap| used for choosing a threshold: the change by one row of the smallest group.
-    codes, quotient = cohort.attribute.codes, is_quotient(goal.measure)
+    codes, quotient = cohort.attribute.codes, measure_of(goal.measure).is_quotient
     if quotient:
-        decided = ((problem.held_out.chance > problem.heads.centre) == bool(QUOTIENTS[goal.measure])) & (codes >= 0)
+        decided = ((problem.held_out.chance > problem.heads.centre) == bool(measure_of(goal.measure).decided)) & (codes >= 0)
         finest = 1 / max(np.bincount(codes[decided], minlength=len(cohort.attribute.levels)).min(), 1)
     else:
         finest = np.abs(problem.stakes).max() / (codes >= 0).sum()
@@ -266,8 +266,8 @@ def bias_score(
 
     trace = held_out.rename(columns={"gap": "held_out_gap", "performance": "held_out_performance"})
     cells = label.cells(decisions)  # one table per step
-    trace.insert(1, "gap", worst_gap(goal.measure, cells))
-    trace.insert(2, "performance", performance_values(goal.performance, cells))
+    trace.insert(1, "gap", cells.worst_gap(goal.measure))
+    trace.insert(2, "performance", cells.performance(goal.performance))
     trace.insert(3, "threshold", trace.pop("threshold"))
     trace["max_gap"] = [np.nan, *(step.max_gap for step in steps)]
     fit_steps = [FitStep(plain_rule(BIAS_SCORE, start.threshold, cohort, stated, original=True), None, (Note("original_kept"),))]

@@ -28,9 +28,9 @@ import numpy as np
 from scipy.special import logit as logit_of
 
 from equipoise import measures
-from equipoise.data import MISSING, BoolArray, Cohort, Rows, Scores
+from equipoise.data import MISSING, BoolArray, Cohort, FloatArray, IntArray, Rows, Scores
 from equipoise.errors import BadInput
-from equipoise.measures import MEASURES, QUOTIENTS, RATES, Cells, FloatArray, IntArray, gap_values, is_quotient, sweep, terms, worst_gap
+from equipoise.measures import MEASURES, RATES, Cells, measure_of, sweep
 from equipoise.methods.evaluation import RATE_NOISE, LabelResult
 from equipoise.methods.goal import Goal
 
@@ -82,7 +82,7 @@ class Problem:
         """(gaps, rates, groups): the weight of each group's posterior in each gap."""
         levels, n = self.cohort.attribute.levels, self.cells(np.zeros(())).n[:-1]
         weights = np.zeros((len(levels) - 1, len(self.heads.labels), len(levels)))
-        for r, (rate, sign) in enumerate(terms(self.goal.measure).items()):
+        for r, (rate, sign) in enumerate(measure_of(self.goal.measure).rates.items()):
             label = RATES[rate]
             counts = n.sum(1) if label is None else n[:, label]
             for k in range(1, len(levels)):
@@ -104,11 +104,11 @@ class Problem:
 
     def cells(self, decisions: FloatArray) -> Cells:
         """The cell table of decisions (n,) on these rows."""
-        return measures.tabulate(decisions, self.cohort.y, self.cohort.attribute)
+        return measures.Cells.of(decisions, self.cohort.y, self.cohort.attribute)
 
     def gaps(self, decisions: FloatArray) -> FloatArray:
         """The gaps (gaps,) of decisions (n,) on these rows."""
-        return gap_values(self.goal.measure, self.cells(decisions))
+        return self.cells(decisions).gaps(self.goal.measure)
 
 
 def training_rows(model: nn.Module, train: Cohort, cohort: Cohort, reading: FeatureChoice) -> tuple[FloatArray, IntArray, IntArray]:
@@ -164,7 +164,7 @@ def fit_probes(
     images = network is not None and len(network.inputs.shape) > 2
     finest = FAINT_FEATURE * float(np.median(x.std(0))) if images else 0.0
     task = fit_probe(label_inputs, y, 2, folds, free=1, finest=finest, device=device)
-    labels = (1, 0) if is_quotient(goal.measure) else tuple(RATES[rate] for rate in terms(goal.measure))
+    labels = (1, 0) if measure_of(goal.measure).is_quotient else tuple(RATES[rate] for rate in measure_of(goal.measure).rates)
     rows = [(codes >= 0) & ((y == label) if label is not None else True) for label in labels]
     more = None
     if train is not None and network is not None and min(here.sum() for here in rows) <= FEW_WITH_LABEL:
@@ -346,7 +346,7 @@ def parity_path(problem: Problem, steps: int, evaluate: Callable[[FloatArray, fl
     """Costs for bounds from the original gap down to zero. `evaluate` takes held-out scores (n,) and a bound on |gap|."""
     measure, u = problem.goal.measure, problem.slope * (problem.held_out.chance - problem.heads.centre)
     cells = problem.cells((u > 0).astype(np.float64))
-    widest, values = abs(float(worst_gap(measure, cells))), cells.rate(MEASURES[measure].rate)
+    widest, values = abs(float(cells.worst_gap(measure))), cells.rate(MEASURES[measure].rate)
     if np.isnan(widest):  # a group has no such decisions even before the repair, so its predictive value is undefined
         return []
     spread = LEVELS_BEYOND_VALUES * (values.max() - values.min())
@@ -361,7 +361,7 @@ def parity_path(problem: Problem, steps: int, evaluate: Callable[[FloatArray, fl
                 result = evaluate(problem.priced(problem.held_out, costs), max_gap)
                 inside, kept = result.size <= max_gap + RATE_NOISE, result.spare is None or result.spare >= -RATE_NOISE
                 key = kept, inside, result.performance if inside else -result.size
-                about = {"rate": "PPV" if QUOTIENTS[measure] else "NPV", "level": float(level)}
+                about = {"rate": "PPV" if measure_of(measure).decided else "NPV", "level": float(level)}
                 tried.append((key, PathStep(float(max_gap), costs, about)))
         if not tried:
             break
@@ -373,7 +373,7 @@ def _solve_parity(
     problem: Problem, u: FloatArray, level: float, max_gap: float, start: FloatArray | None
 ) -> tuple[FloatArray, FloatArray] | None:
     """Multipliers, two per group, that keep every group within half a bound of the level, and the costs; None if there are none."""
-    label = QUOTIENTS[problem.goal.measure]
+    label = measure_of(problem.goal.measure).decided
     groups, (right, wrong) = len(problem.cohort.attribute.levels), (0, 1) if label else (1, 0)
     stakes = np.zeros((2 * groups, 2, groups))  # the weight of a row in each constraint: upper, then lower limit of each group
     for g in range(groups):

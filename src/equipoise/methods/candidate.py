@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from equipoise.data import Identities, Rows, Scores
+from equipoise.data import FloatArray, Identities, Rows, Scores
 from equipoise.errors import BadInput, pick
-from equipoise.measures import Calibration, FloatArray, LogitMap, Rule
+from equipoise.measures import Calibration, LogitMap, Rule
 from equipoise.methods.goal import Goal, Note, Why
 from equipoise.methods.outcome import Judgement, Outcome, joint_met, joint_outcome, judge
 from equipoise.models import is_network, predict

@@ -33,8 +33,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from equipoise.data import BoolArray, IntArray, Rows
-from equipoise.measures import FloatArray, Threshold
+from equipoise.data import BoolArray, FloatArray, IntArray, Rows
+from equipoise.measures import Threshold
 from equipoise.methods.candidate import HeldOutDecisions, LabelCandidate
 from equipoise.methods.contract import LEAST_GAP, METHODS, PROBED_ROWS, Kind, MethodRun
 from equipoise.methods.evaluation import RATE_NOISE, LabelResult

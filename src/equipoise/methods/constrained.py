@@ -25,8 +25,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.special import expit, logit
 
+from equipoise.data import FloatArray
 from equipoise.errors import BadInput, pick
-from equipoise.measures import Cells, FloatArray, gap_values, is_quotient, linearised
+from equipoise.measures import Cells, linearise, measure_of
 from equipoise.methods.contract import ALL_AT_ONCE, Rng, Steps, method
 from equipoise.methods.evaluation import Data, Evaluation, Label, decisions_at, single_precision
 from equipoise.methods.goal import Goal
@@ -137,8 +138,8 @@ class LagrangianState:
         decisions, pull = decisions_at(now.scores, now.threshold), np.zeros(now.scores.shape)
         for side in self.sides:
             cells = side.labels.cells(decisions[side.rows])
-            gaps = gap_values(side.labels.measure, cells)
-            if is_quotient(side.labels.measure):  # its weights are those around these decisions
+            gaps = cells.gaps(side.labels.measure)
+            if measure_of(side.labels.measure).is_quotient:  # its weights are those around these decisions
                 side.weigh(cells)
             side.multipliers = side.multipliers + steps / RESPONSE_STEPS * self.penalty * gaps
             force = side.multipliers + self.penalty * gaps
@@ -185,7 +186,7 @@ def posterior(logits: FloatArray, y: np.typing.NDArray[np.int64], codes: np.typi
 
 def expected_weights(measure: str, cells: Cells, group: int, codes: np.typing.NDArray[np.int64], p: FloatArray) -> FloatArray:
     """The expected weights w (n,) of a group's gap if a row is positive with probability p."""
-    functional = linearised(measure, cells, group)
+    functional = linearise(measure, cells, group)
     positive, negative = (functional.weights(np.full_like(codes, label), codes) for label in (1, 0))
     mixed: FloatArray = p * positive + (1 - p) * negative
     return mixed

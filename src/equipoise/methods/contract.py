@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, cast, get_type_hints
 import numpy as np
 import pandas as pd
 
-from equipoise.data import Cohort, LabelKind, Rows, generator
+from equipoise.data import Cohort, FloatArray, LabelKind, Rows, generator
 from equipoise.errors import BadInput, UnknownName, pick, raise_all
-from equipoise.measures import FloatArray, Rule, is_quotient
+from equipoise.measures import Rule, measure_of
 from equipoise.methods.candidate import Progress
 from equipoise.methods.evaluation import Evaluation, Label
 from equipoise.methods.goal import Goal, Note, Why, keeping, raise_together
@@ -175,7 +175,7 @@ class Method:
 
     def takes(self, measure: str) -> bool:
         """Whether it can reduce gaps in this measure."""
-        return self.quotients or not is_quotient(measure)
+        return self.quotients or not measure_of(measure).is_quotient
 
     @property
     def on_scores(self) -> bool:

@@ -32,9 +32,9 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pandas as pd
 
-from equipoise.data import Cohort, Identities, LabelKind, Rows, Scores, assign_folds, check_apart, check_cohort, generator
+from equipoise.data import Cohort, FloatArray, Identities, LabelKind, Rows, Scores, assign_folds, check_apart, check_cohort, generator
 from equipoise.errors import BadInput, EmptyCell, Misuse, UnknownName, raise_all
-from equipoise.measures import FloatArray, Gap, at_threshold, tabulate
+from equipoise.measures import Cells, Gap, at_threshold
 from equipoise.methods.candidate import Candidate, LabelCandidate, Progress
 from equipoise.methods.choosing import ChosenStep, choose_step, cross_fitted, nearness, newly_constant, too_low
 from equipoise.methods.contract import (
@@ -294,7 +294,7 @@ def run_method(
         if goal.keep and run.selection == "paper":  # whatever the method, a candidate that does not keep them is not met
             keep, threshold = own.goal.keep, float(own.trace["threshold"].iloc[0])
             decisions = at_threshold(predict(views[label], part).score, threshold), own.decide(part)
-            before, after = (kept_rates(keep, tabulate(f, part.y, part.attribute, part.weight)) for f in decisions)
+            before, after = (kept_rates(keep, Cells.of(f, part.y, part.attribute, part.weight)) for f in decisions)
             places = [(name, level) for name in keep for level in part.attribute.levels]
             reached = zip(places, after, limits_of(keep, before), strict=True)
             broken = [too_low(rate, now, least, level) for (rate, level), now, least in reached if now < least - RATE_NOISE]

@@ -26,9 +26,9 @@ import numpy as np
 from scipy.optimize import isotonic_regression, linprog
 
 from equipoise import measures
-from equipoise.data import MISSING, Scores
+from equipoise.data import MISSING, FloatArray, Scores
 from equipoise.errors import BadInput, EmptyCell, pick
-from equipoise.measures import FloatArray, Rule, cells_at, group_positions, normalised, row_draws, sums_at, tabulate, terms
+from equipoise.measures import Cells, Rule, cells_at, group_positions, measure_of, normalise_weights, row_draws, sums_at
 from equipoise.methods.choosing import missed_limits, select
 from equipoise.methods.contract import ONE_BY_ONE, Fit, Kind, method, rule_work
 from equipoise.methods.evaluation import LabelResult
@@ -151,7 +151,7 @@ class Corners:
 )
 def fit(scores: Scores, goal: Goal, settings: EqualisedOddsSettings = EqualisedOddsSettings()) -> Fit:
     """The rule of equal odds with the best performance on these scores, which should be validation scores."""
-    n, attribute, weight = tabulate(scores.score, scores.y, scores.attribute).n, scores.attribute, normalised(scores.weight)
+    n, attribute, weight = Cells.of(scores.score, scores.y, scores.attribute).n, scores.attribute, normalise_weights(scores.weight)
     if problems := [
         f"equalised odds needs positives and negatives in every group; {level!r} has {int(n[code, 1])} and {int(n[code, 0])} "
         f"in {scores.name}. Use more data or merge groups"
@@ -207,7 +207,7 @@ def fit(scores: Scores, goal: Goal, settings: EqualisedOddsSettings = EqualisedO
     trace = rule_trace([original, rule], scores, settled.derived(keep={}))
     trace.loc[trace["gap"].abs() < SOLVER_ROUNDING, "gap"] = 0.0
     notes = [Note("needs_group"), Note("randomised")]
-    if "selection" in terms(goal.measure):
+    if "selection" in measure_of(goal.measure).rates:
         notes.append(Note("not_its_target", goal.measure))
     best = Note("equal_odds", goal.performance.replace("_", " "), {"groups": len(rule.steps)})
     _, gap, performance, _ = trace.iloc[1]

@@ -14,9 +14,9 @@ import numpy as np
 import pandas as pd
 
 from equipoise import measures
-from equipoise.data import UNKNOWN, Attribute, BoolArray, Rows, Scores
+from equipoise.data import UNKNOWN, Attribute, BoolArray, FloatArray, IntArray, Rows, Scores
 from equipoise.errors import BadInput, EmptyCell
-from equipoise.measures import RATES, Cells, FloatArray, IntArray, Sweep, gap_values, is_quotient, require_cells, sweep, tabulate, worst_gap
+from equipoise.measures import RATES, Cells, Sweep, measure_of, sweep
 from equipoise.methods.goal import BEFORE, Goal, Keep
 
 if TYPE_CHECKING:
@@ -46,13 +46,13 @@ class Label:
     @classmethod
     def of(cls, rows: Rows, goal: Goal, name: str = "") -> "Label":
         """The label of a cohort, or of scores; raises `EmptyCell` if rows are missing that the measure needs."""
-        cells = tabulate(np.zeros(len(rows)), rows.y, rows.attribute)
-        require_cells(goal.measure, cells, rows.name)
+        cells = Cells.of(np.zeros(len(rows)), rows.y, rows.attribute)
+        cells.require(goal.measure, rows.name)
         for rate in goal.keep:
-            require_cells(rate, cells, rows.name)
+            cells.require(rate, rows.name)
         if len(np.unique(rows.y)) < 2:
             raise BadInput(f"{goal.performance} needs positives and negatives; {rows.name!r} holds one label in all {len(rows):,} rows")
-        weight, rounding = measures.normalised(rows.weight), 0.0 if isinstance(rows, Scores) else measures.SINGLE_PRECISION
+        weight, rounding = measures.normalise_weights(rows.weight), 0.0 if isinstance(rows, Scores) else measures.SINGLE_PRECISION
         return cls(name, rows.y, rows.attribute, goal.measure, goal.performance, goal.keep, weight, goal.threshold, rounding)
 
     def evaluate(self, scores: FloatArray, max_gap: float | None = None) -> "LabelResult":
@@ -62,7 +62,7 @@ class Label:
             low = swept.thresholds <= highest_threshold(self.keep, scores, self.y, self.attribute, self.least)
             swept = Sweep(swept.thresholds, {name: np.where(low, value, np.nan) for name, value in swept.values.items()})
         # Thresholds at which a quotient is undefined are excluded; at the lowest one all decisions are positive, so at least one remains.
-        gap_counts = max_gap is not None or is_quotient(self.measure)
+        gap_counts = max_gap is not None or measure_of(self.measure).is_quotient
         choice = swept.best(self.performance, gap=self.measure if gap_counts else None, max_gap=max_gap)
         threshold = float(choice.threshold)
         margin = None if self.least is None else self.decided(decisions_at(scores, threshold)).spare
@@ -78,9 +78,7 @@ class Label:
         """The result of given decisions (n,), such as those of a class."""
         cells = self.cells(decisions)
         margin = None if self.least is None else float(smallest_margin(kept_rates(self.keep, cells), self.least))
-        return LabelResult(
-            float(worst_gap(self.measure, cells)), float(measures.performance_values(self.performance, cells)), DECISION_CUT, margin
-        )
+        return LabelResult(float(cells.worst_gap(self.measure)), float(cells.performance(self.performance)), DECISION_CUT, margin)
 
     def keeping(self, decisions: FloatArray, result: "LabelResult") -> "tuple[Label, LabelResult]":
         """The label with the limits of its kept rates, from the original's decisions (n,), and its result with the margin over them."""
@@ -92,12 +90,12 @@ class Label:
 
     def cells(self, decisions: FloatArray) -> Cells:
         """The cell table of decisions (n,)."""
-        return tabulate(decisions, self.y, self.attribute, self.weight)
+        return Cells.of(decisions, self.y, self.attribute, self.weight)
 
     def functional(self, decisions: FloatArray) -> tuple[float, FloatArray]:
         """The offset and the weights w (n,) of the largest gap, linearised at these decisions (n,)."""
         cells = self.cells(decisions)
-        affine = measures.linearised(self.measure, cells, int(np.nanargmax(np.abs(gap_values(self.measure, cells)))) + 1)
+        affine = measures.linearise(self.measure, cells, int(np.nanargmax(np.abs(cells.gaps(self.measure)))) + 1)
         return float(affine.offset), affine.weights(self.y, self.attribute.codes)
 
 
@@ -179,7 +177,7 @@ class Data:
     def moving(self) -> bool:
         """Whether the weights of the gap change with the decisions, as for a quotient, and if there is more than one gap."""
         first = self.labels[0]
-        return len(self.labels) > 1 or len(first.attribute.levels) > 2 or is_quotient(first.measure)
+        return len(self.labels) > 1 or len(first.attribute.levels) > 2 or measure_of(first.measure).is_quotient
 
     def evaluate(self, scores: FloatArray, max_gap: float | None = None, original: bool = False) -> Evaluation:
         """The evaluation of scores (rows,): the best threshold of each label, within a maximum |gap| if one is given.
@@ -223,7 +221,7 @@ class Data:
         decisions = decisions_at(evaluation.scores, evaluation.threshold)
 
         def size(part: tuple[Places, Label]) -> float:
-            gaps = gap_values(part[1].measure, part[1].cells(decisions[part[0]]))
+            gaps = part[1].cells(decisions[part[0]]).gaps(part[1].measure)
             return float(np.abs(np.where(np.isnan(gaps), 0.0, gaps)).max())
 
         rows, label = max(self.parts, key=size)

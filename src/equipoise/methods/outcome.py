@@ -30,9 +30,9 @@ from typing import Literal
 import numpy as np
 
 from equipoise import measures
-from equipoise.data import Scores
+from equipoise.data import FloatArray, Scores
 from equipoise.errors import BadInput
-from equipoise.measures import FEW_PATIENTS, AuditSpec, Estimate, FloatArray, Paired, moments_of_scores, simultaneous_gaps, units_of
+from equipoise.measures import FEW_PATIENTS, AuditSpec, Estimate, PairedDecisions, moments_of_scores, simultaneous_gaps, units_of
 from equipoise.methods.evaluation import RATE_NOISE
 from equipoise.methods.goal import BEFORE, Goal, Note
 
@@ -194,7 +194,7 @@ def judge(
             raise BadInput(f"a judgement needs one decision per row: {len(scores):,} of {name!r}; got an array of shape {f.shape}")
         if not ((f >= 0) & (f <= 1)).all():  # NaN is outside as well
             raise BadInput(f"decisions on {name!r} must be 0, 1 or probabilities between them; some are not")
-    pair = Paired(scores, (before, after), settings)
+    pair = PairedDecisions(scores, (before, after), settings)
     simultaneous, judged = _at_level(pair, labels * max(len(scores.attribute.others), 1)), []
     for was, now in zip(*(simultaneous_gaps(scores, f, goal.measure, settings, labels) for f in (before, after)), strict=True):
         wide, about = simultaneous.gap_change(goal.measure, was.group), {"group": was.group, "reference": was.reference}
@@ -279,7 +279,7 @@ def joint_met(met: Iterable[bool | None]) -> bool | None:
     return all(known) if known else None
 
 
-def _at_level(pair: Paired, claims: int) -> Paired:
+def _at_level(pair: PairedDecisions, claims: int) -> PairedDecisions:
     """The pair with simultaneous intervals for this number of claims (Bonferroni)."""
     return replace(pair, settings=pair.settings.model_copy(update={"level": 1 - (1 - pair.settings.level) / claims}))
 
@@ -298,7 +298,7 @@ def _factors(
     mean, known = (old + new) / 2, np.array([gap.known for gap in gaps])
 
     def limits(f: FloatArray, at: float = level) -> tuple[FloatArray, FloatArray]:
-        return moments_of_scores(scores, f).gap(measures.coefficients(measure)).limits(at)[1:]
+        return moments_of_scores(scores, f).gap(measures.measure_of(measure).coefficients).limits(at)[1:]
 
     def from_zero(at: float) -> FloatArray:  # the mean of both gaps is the gap of the pooled decisions
         ends = limits((before + after) / 2, at)
@@ -322,7 +322,7 @@ def _factors(
     return increase, np.minimum(below_itself, below_worst)
 
 
-def _kept_rates(pair: Paired, after: FloatArray, goal: Goal, labels: int) -> list[tuple[bool, bool, Note]]:
+def _kept_rates(pair: PairedDecisions, after: FloatArray, goal: Goal, labels: int) -> list[tuple[bool, bool, Note]]:
     """Whether each kept rate of each group with enough patients reaches its limit, and is clearly below it, with a note.
 
     Intervals are simultaneous for all of these and all labels.

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from equipoise.data import Cohort, Rows, Scores
-from equipoise.measures import NEVER, Calibration, FloatArray, LogitMap, Threshold, logit_map, normalised
+from equipoise.data import Cohort, FloatArray, Rows, Scores
+from equipoise.measures import NEVER_REACHED, Calibration, LogitMap, Threshold, logit_map, normalise_weights
 from equipoise.methods.candidate import Candidate, LabelCandidate, Recalibration
 from equipoise.methods.contract import METHODS, Kind
 from equipoise.methods.goal import Note
@@ -89,7 +89,7 @@ def _fit_map(scores: Scores, original: Scores, cohort: Cohort, candidate: LabelC
     """The map of these scores to the risk by the original's scores, with cross-fitted calibration; None if no increasing map fits."""
     from equipoise.models import folds_of
 
-    weight, folds = normalised(cohort.weight), folds_of(cohort, RECALIBRATION_FOLDS, candidate.seed)
+    weight, folds = normalise_weights(cohort.weight), folds_of(cohort, RECALIBRATION_FOLDS, candidate.seed)
     original_map = logit_map(original.score, original.y, weight)
     if original_map is None:
         return None
@@ -140,7 +140,7 @@ def _with_network(
 def _between(cut: float, old: FloatArray, new: FloatArray, new_score: LogitMap) -> float | None:
     """The threshold on the new scores that separates the same rows as `cut` on the old ones: its image if possible; None if none does."""
     if not 0.0 < cut < 1.0:
-        return min(max(cut, 0.0), NEVER)
+        return min(max(cut, 0.0), NEVER_REACHED)
     above = old >= cut
     low, high = new[~above].max(initial=-np.inf), new[above].min(initial=np.inf)
     image = float(new_score(np.array([cut]))[0])

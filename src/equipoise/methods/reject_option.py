@@ -23,10 +23,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from equipoise import measures
-from equipoise.data import Scores
+from equipoise.data import FloatArray, IntArray, Scores
 from equipoise.errors import BadInput, pick
-from equipoise.measures import QUOTIENTS, Cells, FloatArray, IntArray, Rule, cell_index, cells_at, gap_values, normalised, terms, worst_gap
+from equipoise.measures import Cells, Rule, cell_index, cells_at, measure_of, normalise_weights
 from equipoise.methods.choosing import selected
 from equipoise.methods.contract import ONE_BY_ONE, Fit, Kind, method, rule_work
 from equipoise.methods.goal import Goal, Note
@@ -136,9 +135,10 @@ def fit(scores: Scores, goal: Goal, settings: RejectOptionSettings = RejectOptio
     if settings.direction != "kamiran":
         # A miss rate falls as positive decisions are added, and so does a PPV, since scores at the threshold are the least certain: who is
         # disadvantaged follows from positive decisions, not from the sign of the measure.
-        quotient = measures.is_quotient(goal.measure)
-        sign = (-1.0 if QUOTIENTS[goal.measure] else 1.0) if quotient else np.sign(sum(terms(goal.measure).values())) or 1.0
-        ahead = np.append(sign * gap_values(goal.measure, before), 0.0)
+        measure = measure_of(goal.measure)
+        quotient = measure.is_quotient
+        sign = (-1.0 if measure.decided else 1.0) if quotient else np.sign(sum(measure.rates.values())) or 1.0
+        ahead = np.append(sign * before.gaps(goal.measure), 0.0)
         order = np.append(np.arange(1, groups), 0)[np.argsort(ahead, kind="stable")]  # the reference last among equals
         sides = np.argsort(order) < np.arange(1, groups)[:, None]
     gap, performance = _evaluate(scores, thresholds, margins, sides, goal)
@@ -189,7 +189,7 @@ def _evaluate(
     ranked = scores.score[order]
     groups = len(attribute.levels)
     at_place = np.zeros((len(scores) + 1, 2 * (groups + 1)))  # the row at each place in score order, in the column of its cell
-    weight = normalised(scores.weight)
+    weight = normalise_weights(scores.weight)
     at_place[np.arange(len(scores)), cell_index(scores.y, attribute.codes, groups)[order]] = 1.0 if weight is None else weight[order]
     above = at_place[::-1].cumsum(0)[::-1].reshape(-1, groups + 1, 2)  # rows of each cell at this place or higher
 
@@ -200,8 +200,8 @@ def _evaluate(
     for side in sides:
         favoured = np.append(side, False)[:, None]
         cells = Cells(attribute.levels, above[0], np.where(missing[:, None], plain, np.where(favoured, low, high)))  # (m, t, groups + 1, 2)
-        gaps.append(worst_gap(goal.measure, cells))
-        performances.append(measures.performance_values(goal.performance, cells))
+        gaps.append(cells.worst_gap(goal.measure))
+        performances.append(cells.performance(goal.performance))
     return np.concatenate(gaps, -1), np.concatenate(performances, -1)
 
 

@@ -20,16 +20,16 @@ import pandas as pd
 from annotated_types import Ge, Le, MinLen
 
 from equipoise import measures
-from equipoise.data import Scores
+from equipoise.data import FloatArray, Scores
 from equipoise.errors import BadInput, pick, raise_all, validation_problems
-from equipoise.measures import NEVER, RATES, Cells, FloatArray, Rule, Threshold, cells_at, is_quotient, performance_values, terms, worst_gap
+from equipoise.measures import NEVER_REACHED, RATES, Cells, Rule, Threshold, cells_at, measure_of
 from equipoise.methods.choosing import WORST, newly_constant, plain_rule, select
 from equipoise.methods.contract import METHODS, Fit, FitStep
 from equipoise.methods.evaluation import kept_rates, limits_of, smallest_margin
 from equipoise.methods.goal import Goal, Note
 
 RULE_SCHEMA, RULE_SCHEMA_VERSION = "equipoise.rule", 2
-Cut = Annotated[float, Ge(0.0), Le(NEVER)]
+Cut = Annotated[float, Ge(0.0), Le(NEVER_REACHED)]
 Share = Annotated[float, Ge(0.0), Le(1.0)]
 Groups = Annotated[tuple[str, ...], MinLen(1)]
 GRID_STEPS = 20  # 5 % of the original gap each
@@ -137,11 +137,11 @@ def rule_from_dict(plain: object, source: str = "rule.json") -> Rule:
 def original_rule(method: str, scores: Scores, goal: Goal) -> tuple[Threshold, Goal]:
     """The original's rule, by the threshold in use or that of best performance, and the goal with its minimum performance."""
     if goal.threshold is not None:
-        threshold, performance = goal.threshold, float(performance_values(goal.performance, cells_at(scores, goal.threshold)))
+        threshold, performance = goal.threshold, float(cells_at(scores, goal.threshold).performance(goal.performance))
     else:
-        wanted, weight = (goal.measure, goal.performance), measures.normalised(scores.weight)
+        wanted, weight = (goal.measure, goal.performance), measures.normalise_weights(scores.weight)
         swept = measures.sweep(scores.score, scores.y, scores.attribute, wanted, weight)
-        best = swept.best(goal.performance, gap=goal.measure if is_quotient(goal.measure) else None)
+        best = swept.best(goal.performance, gap=goal.measure if measure_of(goal.measure).is_quotient else None)
         threshold, performance = best.threshold, best.values[goal.performance]
     settled = goal.settled(performance)
     return plain_rule(method, threshold, scores, settled, original=True), settled
@@ -149,13 +149,13 @@ def original_rule(method: str, scores: Scores, goal: Goal) -> tuple[Threshold, G
 
 def rule_trace(rules: Sequence[Rule], scores: Scores, goal: Goal) -> pd.DataFrame:
     """The trace of these rules, the original's first."""
-    cells = measures.tabulate(
-        np.stack([rule.decide(scores) for rule in rules]), scores.y, scores.attribute, measures.normalised(scores.weight)
+    cells = measures.Cells.of(
+        np.stack([rule.decide(scores) for rule in rules]), scores.y, scores.attribute, measures.normalise_weights(scores.weight)
     )
     columns = {
         "step": np.arange(len(rules)),
-        "gap": worst_gap(goal.measure, cells),
-        "performance": performance_values(goal.performance, cells),
+        "gap": cells.worst_gap(goal.measure),
+        "performance": cells.performance(goal.performance),
         "threshold": [np.nan if rule.shared is None else rule.shared for rule in rules],
     }
     if goal.keep:
@@ -208,7 +208,7 @@ def windows(gaps: FloatArray, share: float, slack: FloatArray) -> tuple[FloatArr
 def half_rows(measure: str, cells: Cells) -> FloatArray:
     """The change of the gap of each group but the reference (groups - 1,) by half a row: rates cannot be matched more closely."""
     n = cells.n[:-1]
-    labels = {None} if is_quotient(measure) else {RATES[rate] for rate in terms(measure)}
+    labels = {None} if measure_of(measure).is_quotient else {RATES[rate] for rate in measure_of(measure).rates}
     counts = np.min([n.sum(-1) if label is None else n[:, label] for label in labels], axis=0)
     half: FloatArray = 0.5 / np.maximum(counts[1:], 1.0)
     return half
@@ -217,7 +217,7 @@ def half_rows(measure: str, cells: Cells) -> FloatArray:
 def gap_windows(scores: Scores, goal: Goal, original: float) -> Iterator[tuple[float, float, float]]:
     """For each removed share of the original threshold's largest gap: the share, and the lowest and highest remaining gap."""
     before = cells_at(scores, original)
-    gap, slack = np.array([worst_gap(goal.measure, before)]), np.array([half_rows(goal.measure, before).min()])
+    gap, slack = np.array([before.worst_gap(goal.measure)]), np.array([half_rows(goal.measure, before).min()])
     for share in REMOVED_SHARES:
         low, high = (float(edge[0]) for edge in windows(gap, share, slack))
         if len(scores.attribute.levels) > 2:  # the largest of several gaps may change sides when another group becomes the worst

@@ -12,7 +12,7 @@ import numpy as np
 
 from equipoise.data import FEW_ROWS, MISSING, Rows
 from equipoise.errors import TooFewPatients
-from equipoise.measures import QUOTIENTS, RATES, Cells, is_quotient, labels_needed, linearised, terms, units_of
+from equipoise.measures import RATES, Cells, linearise, measure_of, units_of
 from equipoise.methods.candidate import LabelCandidate
 from equipoise.methods.goal import Goal, Note
 from equipoise.methods.step_estimates import StepEstimates
@@ -52,10 +52,12 @@ def note_rows(candidate: LabelCandidate, rows: Rows, without_group: str = "") ->
         counts_for = {"counts_for": measured.performance, "not_for": measured.measure, "decided_by": decided}
         notes.append(Note("missing_group", rows.attribute.name, {"missing": missing, "rows": len(rows), **counts_for}))
     cells = cells_of(rows, (*_measured(measured), *measured.keep))
-    if min(cell.count for cell in cells) < FEW_ROWS or is_quotient(measured.measure):  # otherwise the network is not run over all rows
+    if (
+        min(cell.count for cell in cells) < FEW_ROWS or measure_of(measured.measure).is_quotient
+    ):  # otherwise the network is not run over all rows
         decisions = candidate.decide(rows)
-        if is_quotient(measured.measure):  # only positive (PPV) or negative (NPV) decisions count, which are its denominator
-            label, units = QUOTIENTS[measured.measure], units_of(rows.patients, len(rows))
+        if measure_of(measured.measure).is_quotient:  # only positive (PPV) or negative (NPV) decisions count, which are its denominator
+            label, units = measure_of(measured.measure).decided, units_of(rows.patients, len(rows))
             for at, cell in enumerate(cells):
                 if cell.label is None:
                     decided_so = (rows.attribute.codes == cell.code) & ((decisions >= 0.5) == bool(label))
@@ -162,7 +164,7 @@ def advise_merging(cohort: Rows, cells: Sequence[CellCount], measure: str | None
             f"use more rows of {listed}, or leave these out by emptying their {attribute.name!r}; no group is small enough to merge with"
         )
     choices = ["; ".join(todo)]
-    if measure is not None and labels_needed(measure):
+    if measure is not None and measure_of(measure).labels:
         choices.append("measure spd, which needs no label")
     if len(cohort.attributes) > 1:
         choices.append(f"take the attributes one at a time ({', '.join(a.name for a in cohort.attributes)})")
@@ -172,7 +174,7 @@ def advise_merging(cohort: Rows, cells: Sequence[CellCount], measure: str | None
 
 def _measured(goal: Goal) -> tuple[str, ...]:
     """The rates of the measure; a quotient needs rows, like a selection rate."""
-    return ("selection",) if is_quotient(goal.measure) else tuple(terms(goal.measure))
+    return ("selection",) if measure_of(goal.measure).is_quotient else tuple(measure_of(goal.measure).rates)
 
 
 def gap_error(evidence: StepEstimates, code: int) -> float:
@@ -181,5 +183,5 @@ def gap_error(evidence: StepEstimates, code: int) -> float:
     sampled = replace(evidence, codes=pair, levels=(evidence.levels[0], evidence.levels[code])).gap_se()[0]
     f = evidence.f[0]
     cells = Cells(evidence.levels, evidence.cells.n[0], evidence.cells.s[0])
-    weight = linearised(evidence.goal.measure, cells, code).weights(evidence.y, evidence.codes) * evidence.mass
+    weight = linearise(evidence.goal.measure, cells, code).weights(evidence.y, evidence.codes) * evidence.mass
     return float(np.hypot(sampled, np.sqrt((weight**2 * f * (1 - f)).sum())))

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from equipoise.errors import BadInput, pick
-from equipoise.measures import gap_values, largest_gap, sweep
+from equipoise.measures import largest_gap, sweep
 from equipoise.methods.contract import Speed, Step, Steps, Work
 from equipoise.methods.evaluation import ZERO_GAP, Data, Evaluation
 
@@ -183,7 +183,7 @@ def smooth_gap(data: Data, evaluation: Evaluation) -> float:
         chance /= chance.sum()
         below = np.searchsorted(swept.thresholds[::-1], scores, side="right")
         decided = np.concatenate([[0.0], np.cumsum(chance[::-1])])[below]  # the probability of a positive decision
-        gaps.append(gap_values(label.measure, label.cells(decided)))
+        gaps.append(label.cells(decided).gaps(label.measure))
     return float(largest_gap(np.concatenate(gaps)))
 
 

@@ -13,8 +13,8 @@ from functools import cached_property, partial
 import numpy as np
 
 from equipoise import measures
-from equipoise.data import Attribute, Rows
-from equipoise.measures import BLOCK, MEASURES, QUOTIENTS, RATES, Cells, FloatArray, IntArray, gap_values, is_quotient, normalised, terms
+from equipoise.data import Attribute, FloatArray, IntArray, Rows
+from equipoise.measures import BLOCK_ELEMENTS, MEASURES, RATES, Cells, measure_of, normalise_weights
 from equipoise.methods.goal import Goal
 
 CAUTION = 2.0  # decisions of either kind that are added to a cell
@@ -42,26 +42,25 @@ class StepEstimates:
     @cached_property
     def mass(self) -> FloatArray:
         """The sample weight of each row, 1 on average."""
-        weight = normalised(self.weight)
+        weight = normalise_weights(self.weight)
         return np.ones(len(self.y)) if weight is None else weight
 
     @cached_property
     def cells(self) -> Cells:
         """One cell table per step."""
-        return measures.tabulate(self.f, self.y, Attribute("", self.levels, self.codes), normalised(self.weight))
+        return measures.Cells.of(self.f, self.y, Attribute("", self.levels, self.codes), normalise_weights(self.weight))
 
     @cached_property
     def gap(self) -> FloatArray:
         """The signed gap of the largest absolute value, (steps,); NaN if a quotient rests on too few decisions in some group."""
-        taken: FloatArray = np.take_along_axis(gap_values(self.goal.measure, self.cells), self._worst[:, None], 1)[:, 0]
-        if is_quotient(self.goal.measure):
-            return np.where(measures.enough_decided(QUOTIENTS[self.goal.measure], self.cells).all(-1), taken, np.nan)
-        return taken
+        taken: FloatArray = np.take_along_axis(self.cells.gaps(self.goal.measure), self._worst[:, None], 1)[:, 0]
+        decided = measure_of(self.goal.measure).decided
+        return taken if decided is None else np.where(self.cells.enough_decided(decided).all(-1), taken, np.nan)
 
     @cached_property
     def performance(self) -> FloatArray:
         """The goal's performance, (steps,)."""
-        return measures.performance_values(self.goal.performance, self.cells)
+        return self.cells.performance(self.goal.performance)
 
     def gap_se(self, against: int | None = None, signed: bool = False) -> FloatArray:
         """The standard error of |gap|, or of its difference from that of another step, (steps,).
@@ -73,7 +72,9 @@ class StepEstimates:
         if against is not None:  # the signs are taken as known; a gap of exactly 0 contributes nothing
             return self._spread(lambda steps: np.sign(self.gap[steps])[:, None] * self._gap_parts(steps), against)
         variance = self._spread(self._gap_parts) ** 2  # of the signed gap, since a gap of exactly 0 is not more certain than others
-        rates = {MEASURES[self.goal.measure].rate: 1.0} if is_quotient(self.goal.measure) else terms(self.goal.measure)
+        rates = (
+            {MEASURES[self.goal.measure].rate: 1.0} if measure_of(self.goal.measure).is_quotient else measure_of(self.goal.measure).rates
+        )
         for rate, weight in rates.items():
             extra = self._unseen(rate)
             variance = variance + weight**2 * (np.take_along_axis(extra, self._worst[:, None] + 1, 1)[:, 0] + extra[:, 0])
@@ -85,10 +86,10 @@ class StepEstimates:
         If all of five patients are positive, the plain standard error is close to zero, and a gap by chance is many times larger.
         """
         error = float(self.gap_se()[0])
-        if is_quotient(self.goal.measure):
+        if measure_of(self.goal.measure).is_quotient:
             return error
         variance, cells = 0.0, self.cells.n[0, :-1]
-        for name, weight in terms(self.goal.measure).items():
+        for name, weight in measure_of(self.goal.measure).rates.items():
             label, rates = RATES[name], np.clip(self.cells.rate(name)[0], 0.0, 1.0)
             for group in (0, int(self._worst[0]) + 1):
                 n = float(cells[group].sum() if label is None else cells[group, label])
@@ -113,9 +114,9 @@ class StepEstimates:
         """
         cells, rate = self.cells.n[:, :-1], self.cells.rate(name)
         n: FloatArray = cells.sum(-1)
-        if is_quotient(self.goal.measure) and name == MEASURES[self.goal.measure].rate:
+        if measure_of(self.goal.measure).is_quotient and name == MEASURES[self.goal.measure].rate:
             positive = self.cells.s[:, :-1].sum(-1)
-            n = positive if QUOTIENTS[self.goal.measure] else n - positive
+            n = positive if measure_of(self.goal.measure).decided else n - positive
         elif RATES[name] is not None:
             n = cells[..., RATES[name]]
         variance: FloatArray = np.where((rate == 0) | (rate == 1), 0.5 * (n + 0.5) / ((n + 1) ** 2 * (n + 2)), 0.0)
@@ -124,18 +125,18 @@ class StepEstimates:
     @cached_property
     def _worst(self) -> IntArray:
         """The group with the largest |gap|, counted without the reference, (steps,)."""
-        gaps = gap_values(self.goal.measure, self.cells)
+        gaps = self.cells.gaps(self.goal.measure)
         worst: IntArray = np.where(np.isnan(gaps), -1.0, np.abs(gaps)).argmax(-1)
         return worst
 
     def _gap_parts(self, steps: slice) -> FloatArray:
         """Contributions to the signed gap; NaN if it is undefined."""
         reference = np.zeros_like(self._worst)
-        if is_quotient(self.goal.measure):
+        if measure_of(self.goal.measure).is_quotient:
             quotients = self._quotient_parts(self._worst + 1, steps) - self._quotient_parts(reference, steps)
             return np.where(np.isnan(self.gap[steps])[:, None], np.nan, quotients)
         parts = np.zeros((len(self.gap[steps]), len(self.y)))
-        for rate, weight in terms(self.goal.measure).items():
+        for rate, weight in measure_of(self.goal.measure).rates.items():
             parts += weight * (self._rate_parts(rate, self._worst + 1, steps) - self._rate_parts(rate, reference, steps))
         return parts
 
@@ -150,7 +151,7 @@ class StepEstimates:
 
     def _quotient_parts(self, group: IntArray, steps: slice) -> FloatArray:
         """Contributions to PPV or NPV of one group per step: numerator less value times denominator, over the denominator."""
-        label = QUOTIENTS[self.goal.measure]
+        label = measure_of(self.goal.measure).decided
         decided = self.f[steps] if label else 1 - self.f[steps]
         here = np.where(self.codes == group[steps, None], decided, 0.0) * self.mass
         value = np.take_along_axis(self.cells.rate(MEASURES[self.goal.measure].rate)[steps], group[steps, None], 1)
@@ -178,7 +179,7 @@ class StepEstimates:
         patients = int(self.units.max()) + 1
         order, starts = np.argsort(self.units, kind="stable"), np.searchsorted(np.sort(self.units), np.arange(patients))
         other = 0.0 if against is None else parts(slice(against, against + 1))
-        total, block = len(self.f), max(1, BLOCK // len(self.y))
+        total, block = len(self.f), max(1, BLOCK_ELEMENTS // len(self.y))
         squares = np.empty(total)
         for start in range(0, total, block):
             steps = slice(start, min(start + block, total))

@@ -15,7 +15,7 @@ import pandas as pd
 
 from equipoise.data import UNKNOWN, BoolArray, Cohort, IntArray
 from equipoise.errors import BadInput, EmptyCell
-from equipoise.measures import ARGMAX, Rule
+from equipoise.measures import ARGMAX_RULE, Rule
 from equipoise.methods.candidate import Candidate, LabelCandidate
 from equipoise.methods.choosing import (
     WORST,
@@ -229,7 +229,7 @@ class StepSearch:
         has_goal = given.min_performance is not None or given.max_gap is not None
         goal, name = given if self.within is not None and has_goal else settled, self.method.name
         threshold = trace["threshold"].iloc[row]
-        rule: Rule = ARGMAX if self.data.classes else plain_rule(name, threshold, self.parts[at], goal, original=row == 0)
+        rule: Rule = ARGMAX_RULE if self.data.classes else plain_rule(name, threshold, self.parts[at], goal, original=row == 0)
         steps, (frozen, tensors) = len(self.past) - 1, self.network.frozen
         notes = [Note("frozen_parameters", numbers={"frozen": frozen, "of": tensors})] if frozen else []
         notes += [*step.notes, *kept]

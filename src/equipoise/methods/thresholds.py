@@ -25,8 +25,8 @@ import numpy as np
 import pandas as pd
 
 from equipoise import measures
-from equipoise.data import MISSING, Attribute, Scores
-from equipoise.measures import QUOTIENTS, RATES, FloatArray, IntArray, Rule, Threshold, cells_at, gap_values, ratio, sums_at, sweep, terms
+from equipoise.data import MISSING, Attribute, FloatArray, IntArray, Scores
+from equipoise.measures import RATES, Rule, Threshold, cells_at, measure_of, ratio, sums_at, sweep
 from equipoise.methods.choosing import select, selected
 from equipoise.methods.contract import ALL_AT_ONCE, ONE_BY_ONE, STANDARD, Fit, FitStep, Kind, NoSettings, Work, method, rule_work
 from equipoise.methods.evaluation import RATE_NOISE, highest_threshold, kept_rates, limits_of
@@ -86,7 +86,7 @@ def single_threshold(scores: Scores, goal: Goal, _settings: NoSettings = NoSetti
     """The best threshold by the goal for these scores, which should be validation scores."""
     original, settled = original_rule(SINGLE_THRESHOLD, scores, goal)
     attribute, wanted = scores.attribute, (goal.measure, goal.performance)
-    swept = sweep(scores.score, scores.y, attribute, wanted, measures.normalised(scores.weight))
+    swept = sweep(scores.score, scores.y, attribute, wanted, measures.normalise_weights(scores.weight))
     points = pd.DataFrame({"gap": swept.values[goal.measure], "performance": swept.values[goal.performance], "threshold": swept.thresholds})
     points = points.iloc[1:-1] if len(points) > 2 else points  # without constant decisions
     if goal.keep:
@@ -161,7 +161,7 @@ def group_thresholds(scores: Scores, goal: Goal, _settings: NoSettings = NoSetti
     rule = GroupThresholds(levels, tuple(search.best().tolist()), original.value, f"chosen by {GROUP_THRESHOLDS} with {settled} {rows}")
 
     def grid() -> list[Rule]:
-        gaps, slack = gap_values(goal.measure, before), half_rows(goal.measure, before)
+        gaps, slack = before.gaps(goal.measure), half_rows(goal.measure, before)
         origin = f"{GROUP_THRESHOLDS} that removes {{:.0%}} of the gaps {rows}"
         cuts = [search.best_within(*windows(gaps, share, slack)).tolist() for share in REMOVED_SHARES]
         return [
@@ -200,7 +200,7 @@ class ThresholdSearch:
     """All thresholds of all groups, and the best of them for a goal."""
 
     def __init__(self, scores: Scores, goal: Goal, original: float, least: FloatArray | None) -> None:
-        attribute, y, weight = scores.attribute, scores.y, measures.normalised(scores.weight)
+        attribute, y, weight = scores.attribute, scores.y, measures.normalise_weights(scores.weight)
         mass = np.ones(len(scores)) if weight is None else weight
         self.goal = goal
         self.groups: list[GroupCuts] = []
@@ -216,13 +216,13 @@ class ThresholdSearch:
             shares: dict[int | None, FloatArray] = {label: counted[:, label] / (n[label] or 1.0) for label in (0, 1)}
             shares[None] = counted.sum(-1) / n.sum()
             fine = np.ones(len(cuts), bool)
-            if measures.is_quotient(goal.measure):
-                label = QUOTIENTS[goal.measure]
+            if measures.measure_of(goal.measure).is_quotient:
+                label = measure_of(goal.measure).decided
                 side = counted if label else n - counted
                 value = ratio(side[:, label], side.sum(-1))
                 fine = side.sum(-1) >= min(measures.MIN_DECIDED, n.sum()) - SUM_TOLERANCE  # undefined with fewer such decisions
             else:
-                value = np.sum([sign * shares[RATES[name]] for name, sign in terms(goal.measure).items()], axis=0)
+                value = np.sum([sign * shares[RATES[name]] for name, sign in measure_of(goal.measure).rates.items()], axis=0)
             if least is not None:
                 for k, name in enumerate(goal.keep):
                     fine &= ~(shares[RATES[name]] < least[k * len(attribute.levels) + code] - 1e-9)

@@ -25,9 +25,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from equipoise.data import Cohort, Rows, Scores
+from equipoise.data import Cohort, FloatArray, Rows, Scores
 from equipoise.errors import BadInput, MissingExtra, Misuse, Untrusted, did_you_mean, first_line, pip_advice, raise_all
-from equipoise.measures import FloatArray
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -32,7 +32,7 @@ from torch.nn import functional as F
 
 from equipoise.data import BoolArray, Cohort, FloatArray, Images, IntArray, Tensors, check_cohort
 from equipoise.errors import BadInput, pick, raise_all
-from equipoise.measures import BLOCK, INSUFFICIENT, Ranking, interval, multiplicities, units_of
+from equipoise.measures import BLOCK_ELEMENTS, INSUFFICIENT_DATA, Ranking, percentile_interval, resample_counts, units_of
 from equipoise.models import score
 from equipoise.models.devices import Feed, compute_device, device_of, on_device, product_device
 from equipoise.models.probes import Probe, fit_probe, folds_of
@@ -347,7 +347,7 @@ def _large_groups(cohort: Cohort, label: int | None, min_patients: int) -> tuple
     small = ", ".join(repr(attribute.levels[code]) for code in counts if code not in kept)
     where = "" if label is None else " with positives" if label else " with negatives"
     unit = "rows" if cohort.patients is None else "patients"
-    what = INSUFFICIENT if len(kept) < 2 else "left out"
+    what = INSUFFICIENT_DATA if len(kept) < 2 else "left out"
     return rows, kept, f"{what}: fewer than {min_patients} {unit}{where} in {small}" if small else ""
 
 
@@ -366,11 +366,11 @@ def _probe_auroc(
     rankings = [Ranking(held_out[:, k], target == k) for k in groups]
     value = float(np.mean([ranking.ranks().auroc for ranking in rankings]))
     resampled: list[FloatArray] = []
-    for block in multiplicities(int(units.max()) + 1, draws, seed):
-        pieces = max(1, -(-len(block) * len(chosen) // BLOCK))  # patients with many rows would need much memory at once
+    for block in resample_counts(int(units.max()) + 1, draws, seed):
+        pieces = max(1, -(-len(block) * len(chosen) // BLOCK_ELEMENTS))  # patients with many rows would need much memory at once
         for part in np.array_split(block, pieces):
             resampled.append(np.mean([ranking.ranks(part[:, units]).auroc for ranking in rankings], axis=0))
-    low, high = (float(bound) for bound in interval(np.concatenate(resampled), value, level))
+    low, high = (float(bound) for bound in percentile_interval(np.concatenate(resampled), value, level))
     # A bootstrap of cross-fitted scores holds the probes fixed. Probes of different folds are fitted to the same patients, so their errors
     # are correlated: by Nadeau and Bengio (Inference for the generalization error, 2003) the variance is 1 + folds * (test rows / training
     # rows) times as large. Without it, 95 % intervals for groups that cannot be read covered 0.5 in 75 to 85 of 100 simulations (400 to

@@ -18,7 +18,7 @@ from equipoise.measures import (
     Estimate,
     LabelAudit,
     group_estimate,
-    meaning,
+    measure_of,
 )
 from equipoise.report.document import Block, Called, Cell, Column, Items, Part, Scale, Table, Text, Words, outcome, table
 from equipoise.report.text import Span, amount, p_value_words, percent, plural, rows_counted, sentence, short, span
@@ -296,7 +296,7 @@ class LabelSections:
             notes.append(
                 "Adjusted p: by permutation of groups, for all comparisons [before adjustment]; measures that mirror each other are one."
             )
-            notes.append("; ".join(f"{name} = {meaning(name)}" for name in audit.gaps["measure"].unique()) + ".")
+            notes.append("; ".join(f"{name} = {measure_of(name).meaning}" for name in audit.gaps["measure"].unique()) + ".")
         return [*parts, Items(notes)]
 
 

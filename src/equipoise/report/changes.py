@@ -7,7 +7,8 @@ import numpy as np
 import pandas as pd
 
 from equipoise.comparison import ScoreComparison
-from equipoise.measures import FEW_PATIENTS, Estimate, FloatArray, Monitoring
+from equipoise.data import FloatArray
+from equipoise.measures import FEW_PATIENTS, Estimate, Monitoring
 from equipoise.report import document as doc
 from equipoise.report.audits import WIDE, between
 from equipoise.report.document import Called, Cell, Column, Fixed, Part, Section, Table, Text, Words, table

@@ -14,7 +14,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from equipoise.comparison import Comparison, ScoredCandidate, below_upper_bound, upper_bound_at
-from equipoise.measures import FloatArray, IntArray, margin
+from equipoise.data import FloatArray, IntArray
+from equipoise.measures import margin
 from equipoise.methods import METHODS, Goal, select
 from equipoise.report.document import Cell, Column, Items, Part, Words, table
 from equipoise.report.panels import Axes, Panel

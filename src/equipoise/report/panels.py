@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from equipoise.data import Attribute, Scores
-from equipoise.measures import FloatArray, LabelAudit, Rule
+from equipoise.data import Attribute, FloatArray, Scores
+from equipoise.measures import LabelAudit, Rule
 from equipoise.report.text import amount, number, short
 from equipoise.report.wording.audits import counted_unit
 

@@ -29,10 +29,10 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked
 
 from equipoise import __version__
-from equipoise.data import Columns, Scores
+from equipoise.data import Columns, FloatArray, Scores
 from equipoise.disk import atomic_path, sha256, write_text
 from equipoise.errors import BadInput, collecting, first_line, raise_all, validation_problems
-from equipoise.measures import GAPS, FloatArray, cell_index
+from equipoise.measures import GAPS, cell_index
 from equipoise.studies import networks
 from equipoise.studies.plan import Plan, Task, make_plan, narrow, tasks_of
 

@@ -23,22 +23,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from equipoise.data import Attribute
+from equipoise.data import Attribute, FloatArray, IntArray
 from equipoise.errors import pick
-from equipoise.measures import (
-    Cells,
-    FloatArray,
-    IntArray,
-    gap_values,
-    interval,
-    largest_gap,
-    largest_gap_p_value,
-    multiplicities,
-    p_values,
-    performance_values,
-    sums_by_unit,
-    tabulate,
-)
+from equipoise.measures import Cells, largest_gap, largest_gap_p_value, p_values, percentile_interval, resample_counts, sums_by_unit
 from equipoise.studies.plan import Plan
 from equipoise.studies.results import POOLED_COLUMNS, SET_SIZES, STUDY_SCHEMA, StudyFolder, read_rows, read_timings, read_whole
 from equipoise.studies.worker import FOLDS
@@ -299,12 +286,12 @@ def _pooled_estimates(
         values |= {"gap_change": gap - before[0], "performance_lost": before[1] - performances}
     line = {f"{name}{end}": np.nan for name in ("gap_change", "performance_lost") for end in ("", "_low", "_high")}
     for name, resampled in values.items():
-        low, high = interval(resampled[1:, None], resampled[:1], level)
+        low, high = percentile_interval(resampled[1:, None], resampled[:1], level)
         line |= {name: float(resampled[0]), f"{name}_low": float(low[0]), f"{name}_high": float(high[0])}
     sizes, ps = [], []
     for cells, decisions, patients in repeats.values():
         y, codes = cells % 2, cells // 2
-        sizes.append(abs(float(largest_gap(gap_values(measure, tabulate(decisions, y, Attribute("", levels, codes)))))))
+        sizes.append(abs(float(largest_gap(Cells.of(decisions, y, Attribute("", levels, codes)).gaps(measure)))))
         found = p_values(decisions, y, codes, levels, patients.astype(object), [measure], comparisons=groups - 1, seed=seed)
         ps.append(largest_gap_p_value(found[measure]))
     rows = int(np.mean([len(cells) for cells, _, _ in repeats.values()]))
@@ -318,7 +305,7 @@ def _resampled(
     """Gap and performance (1 + draws,), as means over the repeats: first for all patients, then for each resample."""
     width, grid = 2 * len(levels), (1 + draws, len(levels), 2)
     gaps, performances = np.zeros(1 + draws), np.zeros(1 + draws)
-    counts = [np.ones((1, len(everyone))), *multiplicities(len(everyone), draws, seed)]
+    counts = [np.ones((1, len(everyone))), *resample_counts(len(everyone), draws, seed)]
     missing = np.zeros((1 + draws, 1, 2))  # the last row of a cell table is for rows without a group, which `fold_parts` leaves out
     for cells, decisions, patients in repeats:
         unit = np.append(np.searchsorted(everyone, patients), len(everyone) - 1)  # so that the table has a row for every patient
@@ -327,6 +314,6 @@ def _resampled(
         sums = np.concatenate([count @ table for count in counts])
         n, s = (np.concatenate([half.reshape(grid), missing], axis=1) for half in (sums[:, :width], sums[:, width:]))
         tables = Cells(levels, n, s)
-        gaps += largest_gap(gap_values(measure, tables)) / len(repeats)
-        performances += performance_values(performance, tables) / len(repeats)
+        gaps += largest_gap(tables.gaps(measure)) / len(repeats)
+        performances += tables.performance(performance) / len(repeats)
     return gaps, performances

@@ -25,18 +25,7 @@ from torch import nn
 
 from equipoise.data import MISSING, Cohort, IntArray, Parts, Scores, assign_folds, check_apart, generator, split
 from equipoise.errors import BadInput, EquipoiseError, collecting, raise_all
-from equipoise.measures import (
-    AFFINE_PERFORMANCE,
-    GAPS,
-    Cells,
-    gap_values,
-    largest_gap,
-    largest_gap_p_value,
-    p_values,
-    performance_values,
-    tabulate,
-    upper_bound,
-)
+from equipoise.measures import AFFINE_PERFORMANCE, GAPS, Cells, largest_gap, largest_gap_p_value, p_values, upper_bound
 from equipoise.methods import METHODS, LabelCandidate, make_settings, run_method
 from equipoise.models import Training, compute_device, computing_on, predict, train
 from equipoise.studies import networks
@@ -221,14 +210,14 @@ def _repair(work: StudyTask, parts: Parts, model: nn.Module) -> dict[str, object
         "device": str(compute_device(model, parts.valid.inputs)),
         "seconds": seconds,
         "gap": gap,
-        "performance": float(performance_values(performance, test)),
+        "performance": float(test.performance(performance)),
         "valid_gap": _largest_gap(measure, valid),
-        "valid_performance": float(performance_values(performance, valid)),
+        "valid_performance": float(valid.performance(performance)),
         "p_value": p,
         "valid_p_value": valid_p,
         "limit": None if best is None or math.isnan(best[0]) else float(best[0]),
         **{f"test_{name}": _largest_gap(name, test) for name in GAPS},
-        **{f"test_{name}": float(performance_values(name, test)) for name in AFFINE_PERFORMANCE},
+        **{f"test_{name}": float(test.performance(name)) for name in AFFINE_PERFORMANCE},
         "met": bool(candidate.met_in_sample),
         "step": int(trace["step"].iloc[candidate.chosen]),
         "steps": len(trace),
@@ -251,8 +240,8 @@ def _cells_and_p_value(candidate: LabelCandidate, scores: Scores, measure: str, 
     f, attribute = candidate.rule.decide(scores), scores.attribute
     comparisons = len(attribute.others)
     found = p_values(f, scores.y, attribute.codes, attribute.levels, scores.patients, [measure], comparisons=comparisons, seed=seed)
-    return tabulate(f, scores.y, attribute), largest_gap_p_value(found[measure])
+    return Cells.of(f, scores.y, attribute), largest_gap_p_value(found[measure])
 
 
 def _largest_gap(measure: str, cells: Cells) -> float:
-    return float(largest_gap(gap_values(measure, cells)))
+    return float(largest_gap(cells.gaps(measure)))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from equipoise.data import Attribute
 from equipoise.errors import BadInput, UnknownName, raise_all
-from equipoise.measures import GROUP_MEASURES, MEASURES, SCORE_MEASURES, lacking_note, rates_words, signature, terms
+from equipoise.measures import GROUP_MEASURES, MEASURES, SCORE_MEASURES, lacking_note, measure_of
 from equipoise.report.text import percent, short_name
 
 if TYPE_CHECKING:
@@ -110,10 +110,9 @@ def gap_words(measure: str) -> str:
 def _spelled(measure: str) -> str:
     """A signed sum of rates in words; any other measure is returned unchanged."""
     try:
-        terms(measure)
+        return measure_of(measure).words
     except BadInput:
         return measure
-    return rates_words(measure)
 
 
 def distinct(measures: Iterable[str]) -> list[str]:
@@ -124,7 +123,7 @@ def distinct(measures: Iterable[str]) -> list[str]:
     """
     by_signature: dict[tuple[object, ...], str] = {}
     for name in measures:
-        by_signature.setdefault(signature(name), name)
+        by_signature.setdefault(measure_of(name).signature, name)
     return list(by_signature.values())
 
 
@@ -136,7 +135,10 @@ def mirrors(measures: Iterable[str]) -> dict[str, list[str]]:
     """
     names = list(measures)
     shown = distinct(names)
-    return {name: [other for other in names if other not in shown and signature(other) == signature(name)] for name in shown}
+    return {
+        name: [other for other in names if other not in shown and measure_of(other).signature == measure_of(name).signature]
+        for name in shown
+    }
 
 
 def rate_title(rate: str, settings: AuditSpec) -> str:

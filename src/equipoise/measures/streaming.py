@@ -21,19 +21,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from equipoise.data import Attribute, IntArray, Scores
+from equipoise.data import Attribute, FloatArray, IntArray, Scores
 from equipoise.measures.calibration import expit
-from equipoise.measures.cells import Cells, FloatArray, grouped, ratio
+from equipoise.measures.cells import Cells, distinct_keys, ratio
 from equipoise.measures.intervals import Estimate, Limits, auroc_design_effect, auroc_interval, fewer_clusters, wilson
 from equipoise.measures.moments import Clusters, Moments, moments_of
 from equipoise.measures.permutation import large_cell_p_values, p_values
-from equipoise.measures.score_measures import RANKED, SAMPLED_ROWS, Ranks, aurocs, losses_of
+from equipoise.measures.score_measures import RANK_MEASURES, SAMPLED_ROWS, Ranks, aurocs, losses_of
 
 MANTISSA = 13  # bits of a score, or of 1 - score if that is smaller, that its bin keeps: 8,192 bins from 0.25 to 0.5
 SMALLEST = 24  # scores closer than 2 ** -24 to 0 or 1 share a bin, except those that are exactly 0 or 1
 SCORE_BINS = 2 * (SMALLEST * 2**MANTISSA + 2)
 FAR_LOGIT, OCTAVES = 16.0, 8  # logits beyond +-16 have further bins, by their size up to 2 ** 8 times that
-TAIL = OCTAVES * 2**MANTISSA
+FAR_LOGIT_BINS = OCTAVES * 2**MANTISSA
 MOST_BINS = 2**22  # of all groups together; with many groups, neighbouring bins are joined
 
 
@@ -65,8 +65,10 @@ def logit_bins(logit: FloatArray) -> IntArray:
     """
     size = np.minimum(np.abs(logit), FAR_LOGIT * 2.0**OCTAVES)
     beyond = (size.astype(np.float32).view(np.int32) >> (23 - MANTISSA)) - (np.float32(FAR_LOGIT).view(np.int32) >> (23 - MANTISSA))
-    place = np.where(size > FAR_LOGIT, TAIL - 1 - np.minimum(beyond, TAIL - 1), TAIL + score_bins(expit(-size)))  # from the nearer end
-    bins: IntArray = np.where(logit > 0, SCORE_BINS + 2 * TAIL - 1 - place, place).astype(np.int64)
+    place = np.where(
+        size > FAR_LOGIT, FAR_LOGIT_BINS - 1 - np.minimum(beyond, FAR_LOGIT_BINS - 1), FAR_LOGIT_BINS + score_bins(expit(-size))
+    )  # from the nearer end
+    bins: IntArray = np.where(logit > 0, SCORE_BINS + 2 * FAR_LOGIT_BINS - 1 - place, place).astype(np.int64)
     return bins
 
 
@@ -91,7 +93,7 @@ class Tally:
     def __post_init__(self) -> None:
         none = np.zeros(0, np.int64)
         self.moments, self.losses = moments_of(none, none, none, self.groups, none), losses_of(none, none, none, self.groups, none)
-        bins = SCORE_BINS + 2 * TAIL if self.logits else SCORE_BINS
+        bins = SCORE_BINS + 2 * FAR_LOGIT_BINS if self.logits else SCORE_BINS
         while 2 * self.groups * (bins // self.bin_width + 1) > MOST_BINS:
             self.bin_width *= 2
         self.bin_weights = np.zeros((self.groups, 2, bins // self.bin_width + 1))
@@ -120,14 +122,14 @@ class Tally:
     def rank(self) -> None:
         """Ranks the bins, once all rows were added."""
         self.ranks = Ranks(self.bin_weights[:, 0], self.bin_weights[:, 1])
-        self.influence = {name: self.ranks.influence(name) for name in RANKED}
-        self.variance = {name: np.zeros(self.groups) for name in RANKED}
+        self.influence = {name: self.ranks.influence(name) for name in RANK_MEASURES}
+        self.variance = {name: np.zeros(self.groups) for name in RANK_MEASURES}
 
     def add_variance(self, part: Scores, bins: IntArray, codes: IntArray, units: IntArray) -> None:
         """Adds the squared sums of the patients of one part to the variances, in the second pass."""
         clusters = Clusters.of(codes, self.groups, units)
         known = clusters.rows
-        for name in RANKED if self.groups == 1 else RANKED[:1]:
+        for name in RANK_MEASURES if self.groups == 1 else RANK_MEASURES[:1]:
             values = self.influence[name][clusters.code, part.y[known], bins[known] // self.bin_width]
             self.variance[name] += clusters.squares(values if part.weight is None else values * part.weight[known])
 
@@ -141,7 +143,7 @@ class Tally:
         """Makes the sample, once all rows were added."""
         columns: list[Any] = [None if column[0] is None else np.concatenate(column) for column in zip(*self._sampled, strict=True)]
         y, score, self.decisions, codes, units, weight, logit = columns
-        self.units = grouped(units, self._patients)[1]
+        self.units = distinct_keys(units, self._patients)[1]
         patients: Any = self.units if has_patients else None  # numbers instead of ids
         self.sample = Scores(y, score, (replace(attribute, codes=codes),), patients, name=name, weight=weight, logit=logit)
 

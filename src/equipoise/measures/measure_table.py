@@ -1,4 +1,4 @@
-"""The table of measures, and what an audit reports of them (`AuditSpec`). No large package is imported: mistakes are reported at once.
+"""The table of measures. No large package is imported: mistakes are reported at once.
 
 A rate is a share of positive decisions given a label; a gap is a signed sum of rates.
 
@@ -9,15 +9,12 @@ not sums of rates: their denominators are decisions, so they are quotients (QUOT
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Annotated, Any, NamedTuple
-
-from pydantic import AfterValidator, field_validator
+from functools import cache
+from typing import NamedTuple
 
 from equipoise.errors import BadInput, UnknownName, raise_all
-from equipoise.specification import Specification, setting
 
 
 class Ratio(NamedTuple):
@@ -44,8 +41,6 @@ RATIOS: dict[str, Ratio] = {  # columns: n0, n1 (rows with label 0, 1), s0, s1 (
 }
 RATIOS["selection"] = RATIOS["selection_rate"]  # its name in sums of rates
 RATES: dict[str, int | None] = {"selection": None, "tpr": 1, "fpr": 0}  # share of positive decisions, given this label
-RANGE_STEPS = 18  # between the ends of a range, if no step is given
-MOST_THRESHOLDS = 200  # in a range
 AT_THRESHOLD = ("balanced_accuracy", "accuracy", "f1")  # measures of performance that depend on the decisions
 PERFORMANCE = ("balanced_accuracy", "accuracy", "f1", "auroc", "average_precision")
 OVERALL_SCORE_MEASURES = ("brier", "calibration_intercept", "calibration_slope", "calibration_in_the_large")
@@ -59,10 +54,50 @@ class Measure:
     name: str
     meaning: str
     short: str  # the compared quantity in a few words
-    question: tuple[str, str]  # the compared quantity in a sentence, before and after the name of the finding
+    question: tuple[str, str] = ("", "")  # the compared quantity in a sentence, before and after the name of the finding
     rates: Mapping[str, float] = field(default_factory=dict)  # signed sum of RATES
     decided: int | None = None  # 1: positive predictive value, 0: negative predictive value
     rate: str = ""  # the compared rate, as in `Audit.groups`; empty for a sum of several
+
+    @property
+    def is_quotient(self) -> bool:
+        """Whether the denominators are decisions, so that the weights change with the decisions and the gap may be undefined."""
+        return self.decided is not None
+
+    @property
+    def coefficients(self) -> Mapping[str, float]:
+        """The ratios that are compared between groups, with their coefficients in the sum.
+
+        >>> measure_of("spd").coefficients, measure_of("ppv_gap").coefficients
+        ({'selection_rate': 1.0}, {'ppv': 1.0})
+        """
+        if self.is_quotient:
+            return {self.rate: 1.0}
+        return {"selection_rate" if rate == "selection" else rate: sign for rate, sign in self.rates.items()}
+
+    @property
+    def labels(self) -> tuple[int, ...]:
+        """The labels that every group must have: (1,) for 'eod', () for 'spd' and quotients, which need rows of any label."""
+        return tuple(sorted({label for rate in self.rates if (label := RATES[rate]) is not None}))
+
+    @property
+    def signature(self) -> tuple[object, ...]:
+        """A key that is equal for measures that are multiples of each other, such as eod and fnr_gap: they are one comparison.
+
+        >>> measure_of("eod").signature == measure_of("2*tpr").signature, measure_of("aod").signature == measure_of("eod").signature
+        (True, False)
+        """
+        first = next((self.rates[rate] for rate in RATES if self.rates.get(rate)), 1.0)
+        return tuple((rate, round(self.rates[rate] / first, 9)) for rate in RATES if self.rates.get(rate)) or (self.name,)
+
+    @property
+    def words(self) -> str:
+        """The signed sum of rates in words.
+
+        >>> measure_of("tpr-0.5fpr").words
+        'sensitivity - 0.5 times false positive rate'
+        """
+        return _words(self.rates)
 
 
 MEASURES: dict[str, Measure] = {}
@@ -149,19 +184,32 @@ for _measure in (
 
 Gap = str | Mapping[str, float]  # a name from GAPS or QUOTIENTS, or a signed sum of rates
 
-_WORDS = {"selection": "share decided positive", "tpr": "sensitivity", "fpr": "false positive rate"}
+_RATE_WORDS = {"selection": "share decided positive", "tpr": "sensitivity", "fpr": "false positive rate"}
 _TERM = re.compile(r"\s*([+-]?)\s*(?:(\d+(?:\.\d*)?(?:e[+-]?\d+)?|\.\d+)\s*\*?\s*)?([a-z_]+)\s*", re.IGNORECASE)
 
 
-def terms(gap: str) -> Mapping[str, float]:
-    """The signed rates of a gap: {'tpr': 1.0} for 'eod'. A quotient has none.
+def measure_of(gap: str) -> Measure:
+    """The measure of this name, or of this sum of rates.
 
-    >>> terms("aod")
-    {'tpr': 0.5, 'fpr': 0.5}
-    >>> terms("tpr - 2*fpr")
-    {'tpr': 1.0, 'fpr': -2.0}
+    >>> measure_of("aod").rates, measure_of("tpr - 2*fpr").rates, measure_of("tpr - 2*fpr").meaning
+    ({'tpr': 0.5, 'fpr': 0.5}, {'tpr': 1.0, 'fpr': -2.0}, 'difference in sensitivity - 2 times false positive rate')
     """
-    return GAPS[gap] if gap in GAPS else {} if gap in QUOTIENTS else _parsed(gap, ())
+    return MEASURES[gap] if gap in MEASURES else _sum_of_rates(gap)
+
+
+@cache
+def _sum_of_rates(gap: str) -> Measure:
+    rates = _parsed(gap, ())
+    words = _words(rates)
+    return Measure(gap, f"difference in {words}", words, rates=rates)
+
+
+def _words(rates: Mapping[str, float]) -> str:
+    words = ""
+    for rate, w in rates.items():
+        sign = "- " if w < 0 else "+ " if words else ""
+        words += f" {sign}{'' if abs(w) == 1 else f'{abs(w):g} times '}{_RATE_WORDS[rate]}"
+    return words.removeprefix(" ")
 
 
 def canonical_name(gap: Gap, also: Iterable[str] = ()) -> str:
@@ -193,60 +241,6 @@ def canonical_name(gap: Gap, also: Iterable[str] = ()) -> str:
     return "".join(parts).removeprefix("+")
 
 
-def is_quotient(gap: str) -> bool:
-    """Whether the denominators of a gap are decisions, so that its weights change with the decisions and it may be undefined."""
-    return gap in QUOTIENTS
-
-
-def signature(gap: str) -> tuple[object, ...]:
-    """A key that is equal for measures that are multiples of each other, such as eod and fnr_gap: they are one comparison.
-
-    >>> signature("eod") == signature("fnr_gap") == signature("2*tpr"), signature("aod") == signature("eod")
-    (True, False)
-    """
-    signed = terms(gap)
-    first = next((signed[rate] for rate in RATES if signed.get(rate)), 1.0)
-    return tuple((rate, round(signed[rate] / first, 9)) for rate in RATES if signed.get(rate)) or (gap,)
-
-
-def meaning(measure: str) -> str:
-    """The meaning of a measure in words.
-
-    >>> meaning("tpr-0.5fpr")
-    'difference in sensitivity - 0.5 times false positive rate'
-    """
-    return MEASURES[measure].meaning if measure in MEASURES else f"difference in {rates_words(measure)}"
-
-
-def rates_words(measure: str) -> str:
-    """The signed sum of rates of a measure in words.
-
-    >>> rates_words("tpr-0.5fpr")
-    'sensitivity - 0.5 times false positive rate'
-    """
-    words = ""
-    for rate, w in terms(measure).items():
-        sign = "- " if w < 0 else "+ " if words else ""
-        words += f" {sign}{'' if abs(w) == 1 else f'{abs(w):g} times '}{_WORDS[rate]}"
-    return words.removeprefix(" ")
-
-
-def coefficients(gap: str) -> Mapping[str, float]:
-    """The ratios that a gap compares between groups, with their coefficients in the sum.
-
-    >>> coefficients("spd"), coefficients("ppv_gap")
-    ({'selection_rate': 1.0}, {'ppv': 1.0})
-    """
-    if gap in QUOTIENTS:
-        return {MEASURES[gap].rate: 1.0}
-    return {"selection_rate" if rate == "selection" else rate: sign for rate, sign in terms(gap).items()}
-
-
-def labels_needed(gap: str) -> tuple[int, ...]:
-    """The labels that every group must have: (1,) for 'eod', () for 'spd' and quotients, which need rows of any label."""
-    return tuple(sorted({label for rate in terms(gap) if (label := RATES[rate]) is not None}))
-
-
 def _parsed(text: str, also: Iterable[str]) -> dict[str, float]:
     """The signed rates of a sum in words; raises an error that lists the measures, the rates and an example."""
     signed: dict[str, float] = {}
@@ -262,98 +256,3 @@ def _parsed(text: str, also: Iterable[str]) -> dict[str, float]:
             raise UnknownName(f"rate in the measure {text!r}:", rate, RATES)
         signed[rate] = signed.get(rate, 0.0) + float(f"{sign}{weight or 1}")
     return signed
-
-
-def thresholds_of(thresholds: str | Sequence[float]) -> tuple[float, ...]:
-    """The thresholds in ascending order, from a range START:STOP or START:STOP:STEP, or from a sequence.
-
-    >>> thresholds_of("0.1:0.3:0.1"), len(thresholds_of("0.05:0.5")), thresholds_of([0.5, 0.2])
-    ((0.1, 0.2, 0.3), 19, (0.2, 0.5))
-    """
-    if not isinstance(thresholds, str):
-        cuts = tuple(sorted({float(value) for value in thresholds}))
-        if any(not 0 < cut < 1 for cut in cuts):
-            raise BadInput(f"thresholds of decision curves must be between 0 and 1, without these ends; got {', '.join(map(str, cuts))}")
-        return cuts
-    try:
-        numbers = [float(part) for part in thresholds.split(":")]
-    except ValueError:
-        numbers = []
-    if len(numbers) not in (2, 3):
-        raise BadInput(f"thresholds must be START:STOP or START:STOP:STEP, as in 0.05:0.5; got {thresholds!r}")
-    start, stop = numbers[:2]
-    step = numbers[2] if len(numbers) == 3 else (stop - start) / RANGE_STEPS
-    if not 0 < start <= stop < 1 or (stop > start and not step > 0):
-        raise BadInput(f"thresholds must ascend between 0 and 1, without these ends, by a step above 0; got {thresholds!r}")
-    count = 1 if start == stop else math.floor((stop - start) / step + 1e-9) + 1
-    if count > MOST_THRESHOLDS:
-        raise BadInput(f"{count:,} thresholds in {thresholds!r}; at most {MOST_THRESHOLDS} are computed. Use a larger step.")
-    return tuple(round(start + k * step, 10) for k in range(count))
-
-
-NONE_OF_THE_LABELS = "none of the labels"  # given instead of the name of a label where no label means "no finding"
-
-
-# The canonical name of a measure of an audit; an invalid one is an error before anything is computed.
-Named = Annotated[Gap, AfterValidator(lambda measure: str(measure) if measure in OVERALL else canonical_name(measure, also=OVERALL))]
-
-
-class AuditSpec(Specification):
-    """What an audit reports: measures, the level of intervals, and the number of patients that a cell needs.
-
-    >>> AuditSpec(measures=("0.5*tpr+0.5*fpr", "auroc")).gaps
-    ('aod',)
-    """
-
-    measures: tuple[Named, ...] | None = setting(
-        "Only this measure (spd, eod, fpr_gap, ppv_gap, ... or a sum of rates such as tpr-fpr), with an error for empty cells; repeat it "
-        "for more.",
-        None,
-        flag="--measure",
-    )
-    also: tuple[Named, ...] = setting("Measures in addition to the default ones.", ())
-    valid: Path | None = setting(
-        "File with the same columns on which the threshold with the best balanced accuracy is chosen.", None, flag="--valid"
-    )
-    optimise: str = setting("Performance measure by which a threshold is chosen.", "balanced_accuracy")
-    shrink: bool = setting(
-        "Also report shrunken gaps (empirical Bayes) of attributes with at least four groups, such as intersections.", False
-    )
-    probe: bool = setting(
-        "Also report how well each layer of the model predicts the group; this does not show that the network uses it.", False
-    )
-    draws: int = setting("Number of bootstrap resamples of the probes.", 1000, ge=2)
-    level: float = setting("Confidence level of the intervals.", 0.95, ge=0.01, le=0.9999)
-    seed: int = setting("Seed of permutations, resamples and the band of a calibrated model.", 0, ge=0)
-    min_patients: int = setting("Cells with fewer patients are reported as 'insufficient data'.", 5, ge=1)
-    specificity: float = setting("Specificity at which the sensitivity of each group is reported (--verbose).", 0.9, gt=0, lt=1)
-    sensitivity: float = setting("Sensitivity at which the specificity of each group is reported (--verbose).", 0.9, gt=0, lt=1)
-    thresholds: str | tuple[float, ...] = setting(
-        "Thresholds of the decision curves, START:STOP or START:STOP:STEP (--verbose, report.figures, --json).", "0.05:0.5"
-    )
-    no_finding: str | None = setting(
-        "Label that means 'no finding', to report underdiagnosis (its false positive rate); or 'none of the labels'.", None
-    )
-
-    @field_validator("thresholds", mode="before")
-    @classmethod
-    def _range(cls, thresholds: Any) -> Any:
-        """A range in words stays as it is, once it can be read; other thresholds are sorted."""
-        cuts = thresholds_of(thresholds)
-        return thresholds if isinstance(thresholds, str) else cuts
-
-    @property
-    def wanted(self) -> tuple[str, ...]:
-        """The names of all measures."""
-        names = (*GAPS, *OVERALL) if self.measures is None else self.measures
-        return tuple(dict.fromkeys(map(str, (*names, *self.also))))
-
-    @property
-    def gaps(self) -> tuple[str, ...]:
-        """The gaps among the measures."""
-        return tuple(m for m in self.wanted if m not in OVERALL)
-
-    @property
-    def performance(self) -> tuple[str, ...]:
-        """The performance measures."""
-        return tuple(m for m in self.wanted if m in PERFORMANCE)

@@ -13,8 +13,8 @@ from equipoise.comparison import audit
 from equipoise.data import Columns, Scores, read_scores, scan
 from equipoise.data import scans as scans_module
 from equipoise.errors import BadInput, EmptyCell
-from equipoise.measures import Audit, Ranking, score_measures, streamed
-from equipoise.measures.streamed import SCORE_BINS, score_bins
+from equipoise.measures import Audit, Ranking, score_measures, streaming
+from equipoise.measures.streaming import SCORE_BINS, score_bins
 from support.facts import says
 
 ROLES = {"label": "y", "score": "p", "group": ["sex", "race"], "patient": "patient"}
@@ -72,7 +72,7 @@ def _in_parts(monkeypatch: pytest.MonkeyPatch, sampled: int) -> None:
     monkeypatch.setattr(scans_module, "BATCH_ROWS", 1500)
     monkeypatch.setattr(scans_module, "ROWS_HELD", 1000)
     monkeypatch.setattr(scans_module, "PART_FILES", 6)
-    monkeypatch.setattr(streamed, "SAMPLED_ROWS", sampled)
+    monkeypatch.setattr(streaming, "SAMPLED_ROWS", sampled)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pandas as pd
 
-from equipoise.data import Attribute, BoolArray, LabelKind, Scores
+from equipoise.data import Attribute, BoolArray, FloatArray, LabelKind, Scores
 from equipoise.errors import BadInput, EmptyCell, pick
 from equipoise.measures.audit import (
     CALIBRATION_ERROR,
@@ -26,29 +26,20 @@ from equipoise.measures.audit import (
     lacking_note,
     protection,
 )
+from equipoise.measures.audit_spec import NONE_OF_THE_LABELS, AuditSpec, thresholds_of
 from equipoise.measures.calibration import REASONS, TOO_FEW, WITHHELD
-from equipoise.measures.cells import Cells, FloatArray, gap_values, normalised, ratio, require_cells, tabulate
+from equipoise.measures.cells import Cells, normalise_weights, ratio
 from equipoise.measures.disclosure import BY_THRESHOLD, GroupCounts, Parts, ShownGroups, by_threshold, shown_scores
-from equipoise.measures.gaps import (
-    MEASURES,
-    NONE_OF_THE_LABELS,
-    OVERALL_SCORE_MEASURES,
-    QUOTIENTS,
-    AuditSpec,
-    coefficients,
-    is_quotient,
-    labels_needed,
-    thresholds_of,
-)
-from equipoise.measures.intervals import INSUFFICIENT, Estimate, Limits, detectable_gap, fewer_clusters
+from equipoise.measures.intervals import INSUFFICIENT_DATA, Estimate, Limits, detectable_gap, fewer_clusters
+from equipoise.measures.measure_table import MEASURES, OVERALL_SCORE_MEASURES, measure_of
 from equipoise.measures.moments import Moments, SignedSum, concatenate_sums, moments_of, moments_of_scores, units_of
 from equipoise.measures.permutation import adjusted, comparisons_of, joint_levels, p_values
 from equipoise.measures.score_measures import (
     ALL_ROWS,
-    CURVES,
-    RANKED,
+    CURVE_COLUMNS,
+    RANK_MEASURES,
     SCORE_MEASURES,
-    Measured,
+    MeasuredRows,
     Ranking,
     aurocs,
     binned_error,
@@ -58,7 +49,7 @@ from equipoise.measures.score_measures import (
     operating_points,
     sample_of,
 )
-from equipoise.measures.thresholds import Described, Rule
+from equipoise.measures.thresholds import DescribedRule, Rule
 
 if TYPE_CHECKING:
     from equipoise.data import Scan, ScannedRows
@@ -145,7 +136,7 @@ def _no_finding(tables: Mapping[str, Any], rules: Mapping[str, Rule]) -> Source:
         decided = np.prod([1 - rules[label].decide(each) for label, each in by_label.items()], axis=0)
         return replace(by_label[next(iter(rules))], y=y, score=decided, logit=None, name=NO_FINDING)
 
-    rule = Described(f"none of {len(rules)} labels is decided positive: {', '.join(rules)}", decided=True)
+    rule = DescribedRule(f"none of {len(rules)} labels is decided positive: {', '.join(rules)}", decided=True)
     if not isinstance(first, Scores):
         source = replace(Source.of(first, rule), parts=lambda: map(none_of, first.parts_of_all()))
     else:
@@ -165,7 +156,7 @@ class AttributeEstimates:
     shown: ShownGroups
     moments: Moments
     aurocs: Limits
-    measured: Measured | None  # None if there are no scores, only decisions
+    measured: MeasuredRows | None  # None if there are no scores, only decisions
     p_values: Callable[..., Mapping[str, FloatArray]]  # by measure (groups - 1,), given the number of `comparisons` adjusted for
     measures: tuple[str, ...]  # the gaps
 
@@ -173,7 +164,7 @@ class AttributeEstimates:
     def gaps(self) -> SignedSum:
         """The gaps, measure by measure, of every group except the reference."""
         none = self.moments.gap({"selection_rate": 1.0})[:0]  # for an audit without gaps
-        return concatenate_sums([none, *(self.moments.gap(coefficients(name)) for name in self.measures)])
+        return concatenate_sums([none, *(self.moments.gap(measure_of(name).coefficients) for name in self.measures)])
 
 
 def _label_audit(
@@ -182,7 +173,7 @@ def _label_audit(
     counts: GroupCounts,
     estimates: Sequence[AttributeEstimates],
     performance: Mapping[str, Estimate],
-    overall: Measured | None,
+    overall: MeasuredRows | None,
     rows: int,
     **rest: Any,
 ) -> tuple[LabelAudit, Sequence[AttributeEstimates]]:
@@ -197,7 +188,7 @@ def _label_audit(
         sampled = f"from a random sample of {of_sample:,} of {rows:,} rows (whole patients)" if of_sample < rows else ""
         for name in (name for name in OVERALL_SCORE_MEASURES if name in spec.wanted):
             limits = overall[1][name]
-            note = f"{INSUFFICIENT}: {REASONS[limits.why[0]]}" if limits.why[0] else sampled if name in SAMPLED_MEASURES else ""
+            note = f"{INSUFFICIENT_DATA}: {REASONS[limits.why[0]]}" if limits.why[0] else sampled if name in SAMPLED_MEASURES else ""
             found[name] = Estimate(float(limits.value[0]), float(limits.low[0]), float(limits.high[0]), note)
     audit = LabelAudit(
         estimates=found,
@@ -218,7 +209,7 @@ def _label_audit(
         left_out=counts.rows - rows,
         **rest,
     )
-    empty = {name: partial(pd.DataFrame, columns=columns) for name, columns in (("curves", CURVES), ("by_threshold", BY_THRESHOLD))}
+    empty = {name: partial(pd.DataFrame, columns=columns) for name, columns in (("curves", CURVE_COLUMNS), ("by_threshold", BY_THRESHOLD))}
 
     def curves() -> pd.DataFrame:
         """The decision curves of all rows together and of the groups of each attribute."""
@@ -238,7 +229,7 @@ def _audit_rows(source: Source, spec: AuditSpec, progress: Progress | None) -> t
     (table,), rule, has_scores = source.parts(), source.rule, source.has_scores
     f = rule.decide(table)
     if spec.measures is not None and has_scores:
-        require_decided_cells(spec, [tabulate(f, table.y, each, normalised(table.weight)) for each in table.attributes], table.name)
+        require_decided_cells(spec, [Cells.of(f, table.y, each, normalise_weights(table.weight)) for each in table.attributes], table.name)
     shown = shown_scores(table, spec.min_patients)
     f, scores, steps = f[shown.kept], shown.scores, len(shown.groups) + 1
     units = units_of(scores.patients, len(scores))
@@ -269,7 +260,7 @@ def _audit_rows(source: Source, spec: AuditSpec, progress: Progress | None) -> t
 
 def _audit_parts(source: Source, spec: AuditSpec, progress: Progress | None) -> tuple[LabelAudit, Sequence[AttributeEstimates]]:
     """The audit of a table on disk, not yet tested, from passes over its parts: to count, and twice to add up."""
-    from equipoise.measures.streamed import MOST_BINS, Tally, bins_of
+    from equipoise.measures.streaming import MOST_BINS, Tally, bins_of
 
     counts = GroupCounts.of(source.attributes, source.parts, spec.min_patients)
     groups = [*counts.attributes, Attribute(ALL_ROWS, (ALL_ROWS,), np.zeros(0, np.int64))]
@@ -377,23 +368,23 @@ def _gap_frame(found: AttributeEstimates, spec: AuditSpec, unit: str) -> pd.Data
     rows: list[tuple[object, ...]] = []
     usable: list[BoolArray] = [np.zeros(0, bool)]
     for gap in spec.gaps:
-        signed = coefficients(gap)
+        signed = measure_of(gap).coefficients
         counts, patients, few = _patients(sums, signed)
         usable.append(patients >= least)
-        labels = " and ".join("positives" if label else "negatives" for label in labels_needed(gap))
-        if is_quotient(gap):
+        labels = " and ".join("positives" if label else "negatives" for label in measure_of(gap).labels)
+        if measure_of(gap).is_quotient:
             counted = f"{unit} decided {'positive' if 'ppv' in signed else 'negative'}"
         else:
             counted = unit if not labels else f"{unit} with {labels}" if unit == "patients" else labels
         for k, level in enumerate(attribute.others):
             small = [group for group, n in ((level, counts[k + 1]), (attribute.reference, counts[0])) if n < least]
-            note = f"{INSUFFICIENT}: fewer than {least} {counted} in {', '.join(map(repr, small))}" if small else ""
+            note = f"{INSUFFICIENT_DATA}: fewer than {least} {counted} in {', '.join(map(repr, small))}" if small else ""
             if protecting[[0, k + 1]].any():
-                note = f"{INSUFFICIENT}: {protection(least, unit)}"
+                note = f"{INSUFFICIENT_DATA}: {protection(least, unit)}"
             marked = bool(usable[-1][k] and few[k])
             rows.append((gap, attribute.name, level, attribute.reference, *[np.nan] * 7, False, np.nan, int(patients[k]), marked, note))
     frame, known = pd.DataFrame(rows, columns=GAP_COLUMNS), np.concatenate(usable)
-    detectable = detectable_gaps(sums, [coefficients(gap) for gap in spec.gaps], spec.level).ravel()
+    detectable = detectable_gaps(sums, [measure_of(gap).coefficients for gap in spec.gaps], spec.level).ravel()
     numbers = zip(("value", "low", "high", "detectable"), (*found.gaps.limits(spec.level), detectable), strict=True)
     return frame.assign(**{name: np.where(known, values, np.nan) for name, values in numbers})
 
@@ -404,12 +395,12 @@ def require_decided_cells(spec: AuditSpec, tables: Sequence[Cells], where: str) 
     for cells in tables if spec.measures is not None else ():
         for gap in spec.gaps:
             try:
-                require_cells(gap, cells, where)
+                cells.require(gap, where)
             except EmptyCell as error:
                 problems += error.problems
                 continue
-            if is_quotient(gap) and np.isnan(gap_values(gap, cells)).any():  # no row of some group is decided positive (or negative)
-                decided, direction = ("positive", "lower") if QUOTIENTS[gap] else ("negative", "higher")
+            if measure_of(gap).is_quotient and np.isnan(cells.gaps(gap)).any():  # no row of some group is decided positive (or negative)
+                decided, direction = ("positive", "lower") if measure_of(gap).decided else ("negative", "higher")
                 problems += [
                     f"{gap} needs rows that are decided {decided} in every group; {level!r} has none of {int(cells.n[code].sum()):,} rows "
                     f"in {where}. Use a {direction} threshold, more data, or merge groups"
@@ -427,7 +418,7 @@ def _tested_together(untested: Sequence[tuple[LabelAudit, Sequence[AttributeEsti
     comparisons = int(comparisons_of(gaps).max(initial=-1)) + 1
     p, correlations = [np.zeros(0)], []
     for audit, estimates in untested:
-        signed = {name: coefficients(name) for name in audit.settings.gaps}
+        signed = {name: measure_of(name).coefficients for name in audit.settings.gaps}
         for each in estimates:
             tested = each.p_values(comparisons=comparisons)
             p += [tested[name] for name in signed]
@@ -470,8 +461,8 @@ def performance_of(names: Sequence[str], sums: Moments, level: float, ranked: Ca
     lacking, estimates = [label for label, n in zip(("negatives", "positives"), sums.total[0, :2], strict=True) if n == 0], {}
     for name in names:
         if lacking and name != "accuracy":
-            estimates[name] = Estimate(np.nan, np.nan, np.nan, f"{INSUFFICIENT}: no {' and no '.join(lacking)}")
-        elif name in RANKED:
+            estimates[name] = Estimate(np.nan, np.nan, np.nan, f"{INSUFFICIENT_DATA}: no {' and no '.join(lacking)}")
+        elif name in RANK_MEASURES:
             estimates[name] = ranked(name, level)
         else:
             signed = {"balanced_accuracy": {"tpr": 0.5, "fpr": -0.5}, "f1": {"jaccard": 1.0}}.get(name, {name: 1.0})
@@ -518,7 +509,7 @@ def simultaneous_gaps(scores: Scores, f: FloatArray, measure: str, settings: Aud
     >>> gap.value, gap.low == gap.simultaneous_low < gap.value
     (-0.5, True)
     """
-    sums, signed = moments_of_scores(scores, f), coefficients(measure)
+    sums, signed = moments_of_scores(scores, f), measure_of(measure).coefficients
     gap = sums.gap(signed)
     _, patients, few = _patients(sums, signed)
     known = (patients >= settings.min_patients) & ~np.isnan(gap.total)
@@ -528,7 +519,7 @@ def simultaneous_gaps(scores: Scores, f: FloatArray, measure: str, settings: Aud
     limits = {level: gap.limits(level) for level in (settings.level, *np.unique(levels[known]).tolist())}
     estimates = []
     for k, group in enumerate(scores.attribute.others):
-        estimate = Estimate(np.nan, np.nan, np.nan, INSUFFICIENT)
+        estimate = Estimate(np.nan, np.nan, np.nan, INSUFFICIENT_DATA)
         if known[k]:
             (value, low, high), (_, lower, upper) = ([float(end[k]) for end in limits[at]] for at in (settings.level, float(levels[k])))
             estimate = Estimate(value, low, high, few=bool(few[k]), simultaneous_low=lower, simultaneous_high=upper)
