@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from equipoise.data import Attribute
 from equipoise.errors import EmptyCell, UnknownName
-from equipoise.measures import GAPS, Cells, canonical_name, largest_gap, measure_of
+from equipoise.measures import GAPS, MEASURES, Cells, Measure, canonical_name, largest_gap, measure_of
 from equipoise.measures.sweeps import gap_functional
 from support.facts import facts, suggests
 from support.random_scores import Sample, samples
@@ -114,7 +114,8 @@ def test_largest_is_signed_and_passes_over_groups_without_a_value():
 
 
 def test_a_measure_is_a_line_of_data(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(GAPS, "double_tpr", {"tpr": 2.0})
+    measure = Measure("double_tpr", "twice the sensitivity", "twice the sensitivity", rates={"tpr": 2.0})
+    monkeypatch.setitem(MEASURES, measure.name, measure)
     attribute = Attribute.of(["F", "F", "M", "M"], reference="M")
     cells = Cells.of([1, 0, 0, 0], [1, 0, 1, 0], attribute)
     assert cells.gaps("double_tpr")[0] == 2.0

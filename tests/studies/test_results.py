@@ -168,7 +168,9 @@ def new_measure(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], str]]:
     """Adds a measure to the table, as a later Equipoise might, until the test ends."""
 
     def add() -> str:
-        monkeypatch.setitem(measure_table.GAPS, "youden_gap", {"tpr": 1.0, "fpr": -1.0})
+        measure = measure_table.Measure("youden_gap", "Youden's index", "Youden's index", rates={"tpr": 1.0, "fpr": -1.0})
+        monkeypatch.setitem(measure_table.MEASURES, measure.name, measure)
+        monkeypatch.setitem(measure_table.GAPS, measure.name, measure.rates)
         importlib.reload(results)
         return "test_youden_gap"
 
