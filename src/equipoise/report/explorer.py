@@ -65,16 +65,16 @@ def thin(trace: pd.DataFrame, chosen: int, shown: int = MOST_POINTS) -> tuple[In
     return rows, np.isin(rows, drawn)
 
 
-def explorer_data(case: Comparison, performance: str) -> dict[str, Any]:
+def explorer_data(repair: Comparison, performance: str) -> dict[str, Any]:
     """Plain values for the page's script: the goal and the points of each method, without any patient's data.
 
     `performance` is the name of the performance measure in words.
     """
-    goal, valid = case.goal, case.result.valid
+    goal, valid = repair.goal, repair.result.valid
     halves = (None, None) if valid is None else (margin(valid, goal.measure), margin(valid, goal.performance))
     gap_error, performance_error = (None if half is None else round(half, 4) for half in halves)
-    scores, methods = case.original.valid, list[dict[str, Any]]()
-    for tried in case.candidates:
+    scores, methods = repair.original.valid, list[dict[str, Any]]()
+    for tried in repair.candidates:
         candidate = tried.candidate
         kept, drawn = thin(candidate.trace, candidate.chosen)
         rows = candidate.trace.iloc[kept]
@@ -92,7 +92,7 @@ def explorer_data(case: Comparison, performance: str) -> dict[str, Any]:
                 "chosen": int(np.searchsorted(kept, candidate.chosen)),
                 "met": select(candidate.trace.iloc[[candidate.chosen]], goal).met,  # of the values shown, as for every other row
                 "own_rule": select(candidate.trace, goal).row != candidate.chosen,
-                "result": tried is case.result,
+                "result": tried is repair.result,
             }
         )
     drawn_gaps = [abs(gap) for method in methods for gap, drawn in zip(method["gap"], method["drawn"], strict=True) if drawn]
@@ -112,19 +112,19 @@ def _rounded(values: FloatArray) -> list[float | None]:
     return [None if np.isnan(value) else round(float(value), 6) for value in values]
 
 
-def explorer_parts(case: Comparison, data: Mapping[str, Any]) -> list[Part]:
+def explorer_parts(repair: Comparison, data: Mapping[str, Any]) -> list[Part]:
     """The chosen step of each method on the repair set, and notes on the figure."""
     performance, bound, rows, notes = data["goal"]["performance"], data["limit"] is not None, [], list[Words]()
-    valid = case.original.valid
-    for tried in case.candidates:
+    valid = repair.original.valid
+    for tried in repair.candidates:
         row = tried.chosen_row
         threshold, gap, reached = (float(row[name]) for name in ("threshold", "gap", "performance"))
-        below = None if valid is None else below_upper_bound(valid, case.goal, gap, reached)
-        name = Cell((Span(tried.name),), tag="this report" if tried is case.result else "")
+        below = None if valid is None else below_upper_bound(valid, repair.goal, gap, reached)
+        name = Cell((Span(tried.name),), tag="this report" if tried is repair.result else "")
         numbers = (f"{int(row['step']):,}", amount(gap, "points"), amount(reached), "—" if math.isnan(threshold) else number(threshold, 3))
         met = select(tried.candidate.trace.iloc[[tried.candidate.chosen]], tried.candidate.goal).met
         rows.append((name, *numbers, "yes" if met else "no", *((upper_bound_words(below),) if bound else ())))
-        if tried is case.result and below is not None:
+        if tried is repair.result and below is not None:
             about = f"Upper bound: how many points of {performance} a step is below or above the group-aware upper bound, at the same size"
             distance = f" as chosen in this run is {upper_bound_words(below, performance)}."
             notes.append((f"{about} of the difference. ", Span(tried.name), distance))

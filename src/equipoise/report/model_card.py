@@ -124,30 +124,34 @@ def read_facts(path: Path | None) -> Any:
 # The cards
 
 
-def cards(case: Comparison, toml: Path | None = None) -> dict[str, str]:
-    """The texts of card.md and card.xml, by name of the file."""
-    facts, findings, before, after = read_facts(toml), case.found, case.found.before, case.found.after
-    measures = list(dict.fromkeys([case.goal.measure, *GLOSSARY]))
-    named = list(dict.fromkeys([case.goal.performance, "balanced_accuracy", "auroc"]))
+def cards(repair: Comparison, toml: Path | None = None) -> dict[str, str]:
+    """The texts of card.md and card.xml, by name of the file.
+
+    - `repair`: what was measured on the test set, before and after.
+    - `toml`: the file with the user's facts; without it they are "not provided".
+    """
+    facts, findings, before, after = read_facts(toml), repair.found, repair.found.before, repair.found.after
+    measures = list(dict.fromkeys([repair.goal.measure, *GLOSSARY]))
+    named = list(dict.fromkeys([repair.goal.performance, "balanced_accuracy", "auroc"]))
     level = after.settings.level
-    shared = {"case": case, "facts": facts, "not_provided": NOT_PROVIDED, "words": paragraphs(case, facts, measures, named)}
+    shared = {"repair": repair, "facts": facts, "not_provided": NOT_PROVIDED, "words": paragraphs(repair, facts, measures, named)}
     performance = []
     for (measure, own, kind), (_, other, _) in zip(performance_rows(before), performance_rows(after), strict=True):
         performance.append((measure, Cell(value=own, kind=kind), Cell(value=other, kind=kind)))
     changes = []
     for shift in findings.shifts:
-        change = Cell("no change") if is_original(case) else Cell(value=shift.change, kind="points")
+        change = Cell("no change") if is_original(repair) else Cell(value=shift.change, kind="points")
         changes.append(((Span(shift.group),), rate_words(shift.rate), change))
     results = [
-        *gap_parts(case, str),
+        *gap_parts(repair, str),
         table("Performance over all patients", ["Measure", "Before", "After"], performance),
-        *group_parts(case, str),
+        *group_parts(repair, str),
         table(("Change by ", Span(findings.main), ", after minus before for the same patients"), ["Group", "Rate", "Change"], changes),
-        *affected_tables(case, str),
+        *affected_tables(repair, str),
     ]
     markdown = {
-        "metadata": yaml.safe_dump(metadata(case, facts, named), sort_keys=False, allow_unicode=True, width=10_000),
-        "provenance": case.provenance,
+        "metadata": yaml.safe_dump(metadata(repair, facts, named), sort_keys=False, allow_unicode=True, width=10_000),
+        "provenance": repair.provenance,
         "references": {str(attribute): after.references.get(str(attribute)) for attribute in after.groups["attribute"].unique()},
         "results": in_markdown(results),
         "level": percent(level),
@@ -155,8 +159,8 @@ def cards(case: Comparison, toml: Path | None = None) -> dict[str, str]:
     sides = (("before", before), ("after", after))
     usefulness = [(f"{performance_words(m)}, {when}", value_json(audit[m], level)) for m in named for when, audit in sides]
     fairness: list[tuple[str, str]] = []  # gaps in the measure of the goal: with intervals, simultaneous ones and adjusted p-values
-    for place, row in after.gaps[after.gaps["measure"] == case.goal.measure].iterrows():
-        label = f"{name(case.goal.measure)} by {name(row['attribute'])}, {name(row['group'])} minus {name(row['reference'])}"
+    for place, row in after.gaps[after.gaps["measure"] == repair.goal.measure].iterrows():
+        label = f"{name(repair.goal.measure)} by {name(row['attribute'])}, {name(row['group'])} minus {name(row['reference'])}"
         for when, gap in (("before", before.gaps.loc[place]), ("after", row)):
             e = Estimate.of_gap(dict(gap))
             fairness.append((f"{label}, {when}", value_json(e, level)))
@@ -170,8 +174,8 @@ def cards(case: Comparison, toml: Path | None = None) -> dict[str, str]:
             label = f"{rate_words(rate)}, {name(row['attribute'])} {name(group)}"
             estimates = ((when, group_estimate(audit.groups.iloc[place], rate)) for when, audit in sides)
             fairness += [(f"{label}, {when}", value_json(estimate, level)) for when, estimate in estimates]
-    least = "the best within the maximum gap" if case.goal.min_performance is None else f"at least {case.goal.min_performance:.3g}"
-    aim = f"{performance_words(case.goal.performance).capitalize()}: {least}, on the repair set."
+    least = "the best within the maximum gap" if repair.goal.min_performance is None else f"at least {repair.goal.min_performance:.3g}"
+    aim = f"{performance_words(repair.goal.performance).capitalize()}: {least}, on the repair set."
     safety = []
     for result in facts.safety.results or (Result(label=NOT_PROVIDED, value=NOT_PROVIDED),):
         numbers: dict[str, object] = {"kind": "single", "value": result.value}
@@ -182,19 +186,19 @@ def cards(case: Comparison, toml: Path | None = None) -> dict[str, str]:
     xml = {
         "metrics": [
             ("UsefulnessUsabilityEfficacy", aim, usefulness, shared["words"]["performance"]),
-            ("FairnessEquity", f"{sentence(line(goal_words(case.goal)))}.", fairness, shared["words"]["fairness"]),
+            ("FairnessEquity", f"{sentence(line(goal_words(repair.goal)))}.", fairness, shared["words"]["fairness"]),
         ],
         "safety": safety,
     }
     return {"card.md": render("card.md.j2", shared | markdown), "card.xml": render("card.xml.j2", shared | xml)}
 
 
-def metadata(case: Comparison, facts: Any, performance: list[str]) -> dict[str, object]:
+def metadata(repair: Comparison, facts: Any, performance: list[str]) -> dict[str, object]:
     """The front matter of card.md for the hub. A measure with insufficient data has no entry."""
-    measure, test, metrics, gap = case.goal.measure, case.found.after, [], case.found.gap_after
-    texts = {"title": case.title, "data": test.name, "group": gap.group, "reference": gap.reference}
+    measure, test, metrics, gap = repair.goal.measure, repair.found.after, [], repair.found.gap_after
+    texts = {"title": repair.title, "data": test.name, "group": gap.group, "reference": gap.reference}
     called = {key: short(text, LONGEST_METADATA) for key, text in texts.items()}
-    task = pipeline_tag(case.result.candidate.model) if facts.model.task == NOT_PROVIDED else facts.model.task
+    task = pipeline_tag(repair.result.candidate.model) if facts.model.task == NOT_PROVIDED else facts.model.task
     for key in (*performance, measure):
         estimate = gap if key == measure else test[key]
         if np.isnan(estimate.value):
@@ -208,7 +212,7 @@ def metadata(case: Comparison, facts: Any, performance: list[str]) -> dict[str, 
     title = called["title"] if facts.model.name == NOT_PROVIDED else facts.model.name
     return {
         "license": "unknown" if facts.model.license == NOT_PROVIDED else facts.model.license,
-        "library_name": "pytorch" if is_network(case.result.candidate.model) else "equipoise",
+        "library_name": "pytorch" if is_network(repair.result.candidate.model) else "equipoise",
         "pipeline_tag": task,
         "tags": list(dict.fromkeys(["equipoise", "fairness", "bias-mitigation", *facts.model.keywords])),
         "metrics": [HUB_METRICS.get(key, key) for key in (*performance, measure)],
@@ -243,21 +247,21 @@ def _percent(level: float) -> float:
 # Paragraphs
 
 
-def paragraphs(case: Comparison, facts: Any, measures: Sequence[str], named: Sequence[str]) -> dict[str, Any]:
+def paragraphs(repair: Comparison, facts: Any, measures: Sequence[str], named: Sequence[str]) -> dict[str, Any]:
     """The paragraphs of a card by name: the user's facts, completed by known ones, and the findings on the test set."""
-    candidate, after, label = case.result.candidate, case.found.after, name(case.label)
-    text, method = line(after.rule.describe()), line(method_words(case.result))
+    candidate, after, label = repair.result.candidate, repair.found.after, name(repair.label)
+    text, method = line(after.rule.describe()), line(method_words(repair.result))
     rule = text if after.rule.randomised else f"positive if {text}"  # a randomised rule is positive with a probability
     need = "needs each patient's group" if after.rule.needs_group else "does not need the protected attribute"
     known = "A decision rule for the scores of a classifier, which is not part of this card's files."
     if not candidate.rule_only:
         parameters = sum(p.numel() for p in candidate.network.parameters())
         known = f"{name(type(candidate.network).__name__)} (PyTorch), {parameters:,} parameters."
-    repair_set = "" if case.result.valid is None else f": {_size(case.result.valid, case.found.settings)}"
+    repair_set = "" if repair.result.valid is None else f": {_size(repair.result.valid, repair.found.settings)}"
     selected = "The step and the rule were selected on the repair set only."
-    if len(case.candidates) > 1:
-        selected = f"The method, of {len(case.candidates)}, its step and its rule were selected on the repair set only."
-    shared, both = case.shared_patients, "No patient is in both sets."
+    if len(repair.candidates) > 1:
+        selected = f"The method, of {len(repair.candidates)}, its step and its rule were selected on the repair set only."
+    shared, both = repair.shared_patients, "No patient is in both sets."
     if shared is None:
         both = "Without patient ids, rows of one patient may be in both sets."
     elif shared:
@@ -272,16 +276,16 @@ def paragraphs(case: Comparison, facts: Any, measures: Sequence[str], named: Seq
     repaired = "The decision rule was fitted" if candidate.rule_only else "The network was repaired"
     cited = "" if facts.resources.citation == NOT_PROVIDED else facts.resources.citation.strip()
     paper = METHODS[candidate.ran].paper if candidate.ran in METHODS else ""
-    names, tested = groups_called(case, None), _size(case.result.test, case.found.settings)
-    cohort = cohort_parts(case, str, case.original.test.patients is not None)
-    found = in_markdown(part for part in outcome_parts(case, names) if not isinstance(part, Text) or part.id == "verdict-text")
-    judged, worse = f"**{line(repair_answer(case))}**", in_markdown(part for part in change_parts(case, names) if part.part != "table")
+    names, tested = groups_called(repair, None), _size(repair.result.test, repair.found.settings)
+    cohort = cohort_parts(repair, str, repair.original.test.patients is not None)
+    found = in_markdown(part for part in outcome_parts(repair, names) if not isinstance(part, Text) or part.id == "verdict-text")
+    judged, worse = f"**{line(repair_answer(repair))}**", in_markdown(part for part in change_parts(repair, names) if part.part != "table")
     summary = f"A classifier that detects {label}, repaired after training with {method}."
-    sides = ((m, *(interval(e.value, e.low, e.high) for e in (case.found.before[m], after[m]))) for m in named)
+    sides = ((m, *(interval(e.value, e.low, e.high) for e in (repair.found.before[m], after[m]))) for m in named)
     values = [f"{performance_words(m)} {old} before and {new} after" for m, old, new in sides]
     biases = f"In addition to the audit: {facts.risks.biases}"
     return {
-        "model_name": name(case.title) if facts.model.name == NOT_PROVIDED else facts.model.name,
+        "model_name": name(repair.title) if facts.model.name == NOT_PROVIDED else facts.model.name,
         "summary": summary if facts.model.summary == NOT_PROVIDED else facts.model.summary,
         "model_type": known if facts.model.type == NOT_PROVIDED else f"{facts.model.type} {known}",
         "method": method,
@@ -296,11 +300,11 @@ def paragraphs(case: Comparison, facts: Any, measures: Sequence[str], named: Seq
         "fairness": "\n\n".join([found, judged, worse]),
         "biases": "\n\n".join([found, worse, biases]),
         "performance": f"On the test set: {'; '.join(values)}.",
-        "limits": _limitations(case),
-        "mitigation": _mitigation(case, facts, selected),
+        "limits": _limitations(repair),
+        "mitigation": _mitigation(repair, facts, selected),
         "patients_tested": f"{name(after.name)}: {tested}.\n\n{in_markdown(cohort)}\n\nFurther description: {facts.data.testing}",
         "validation": intervals,
-        "goal": f"Goal: {line(goal_words(case.goal))}. By {measure_words(case.goal.measure)}.",
+        "goal": f"Goal: {line(goal_words(repair.goal))}. By {measure_words(repair.goal.measure)}.",
         "glossary": [measure_words(measure) for measure in measures],
     }
 
@@ -317,37 +321,37 @@ def _size(scores: Scores, settings: AuditSpec) -> str:
     return f"{len(scores):,} rows{patients}{positives}"
 
 
-def _limitations(case: Comparison) -> list[str]:
+def _limitations(repair: Comparison) -> list[str]:
     """The limitations of the numbers on the card."""
-    gap, after = case.found.gap_after, case.found.after
-    lines = [line(text) for text in (*case.provenance.limits, *map(note_words, case.result.candidate.notes))]
+    gap, after = repair.found.gap_after, repair.found.after
+    lines = [line(text) for text in (*repair.provenance.limits, *map(note_words, repair.result.candidate.notes))]
     if not np.isnan(gap.detectable):
         lines.append(
-            f"Minimum detectable {name(case.goal.measure)}: {gap.detectable:.3f}, the smallest gap {DETECTABLE}. "
+            f"Minimum detectable {name(repair.goal.measure)}: {gap.detectable:.3f}, the smallest gap {DETECTABLE}. "
             "A gap that is not clear is not shown to be absent."
         )
     unit = "rows" if after.patients is None else "patients"
     lines += [f"{name(group)}: {line(lacking_words(why, after.settings, unit))}." for group, why in after.groups["lacking"].items() if why]
-    if case.result.candidate.rule.needs_group:
+    if repair.result.candidate.rule.needs_group:
         lines.append("The decision depends on each patient's group. Whether that is lawful and acceptable is for the user to decide.")
     return [*lines, *LIMITS]
 
 
-def _mitigation(case: Comparison, facts: Any, selected: str) -> str:
+def _mitigation(repair: Comparison, facts: Any, selected: str) -> str:
     """The repair and its selection, and the user's own mitigation."""
-    result, candidate = case.result, case.result.candidate
+    result, candidate = repair.result, repair.result.candidate
     about = f" ({METHODS[candidate.ran].title})" if candidate.ran in METHODS else ""
     settings = ", ".join(f"{name(k)} = {name(v)}" for k, v in candidate.settings.items())
-    repair_set = "" if result.valid is None else f" ({_size(result.valid, case.found.settings)})"
+    repair_set = "" if result.valid is None else f" ({_size(result.valid, repair.found.settings)})"
     sentences = [
         f"After training, with the method {line(method_words(result))}{line(about)}, on the repair set{repair_set}.",
-        f"Goal: {line(goal_words(case.goal))}.",
+        f"Goal: {line(goal_words(repair.goal))}.",
         f"{selected} Chosen step: {line(why_words(candidate.why))}.",
         f"Settings: {settings}; seed {candidate.seed}." if settings else f"Seed {candidate.seed}.",
         "**The decision rule needs each patient's group at prediction time.**"
         if candidate.rule.needs_group
         else "The decision rule does not need the protected attribute at prediction time.",
     ]
-    if others := [name(tried.name) for k, tried in enumerate(case.candidates) if k != case.chosen]:
+    if others := [name(tried.name) for k, tried in enumerate(repair.candidates) if k != repair.chosen]:
         sentences.append(f"Also tried: {', '.join(others)}.")
     return f"{' '.join(sentences)}\n\nIn addition to Equipoise: {facts.data.mitigation}"

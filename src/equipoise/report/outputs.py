@@ -49,9 +49,13 @@ def write_page(value: object, path: Path, **_: Any) -> Path:
 
 @write_page.register
 def write_audit_page(audit: Audit, path: Path, *, group_names: Names = None, origin: Origin | None = None) -> Path:
-    """Writes an audit's report and returns its path; `origin` is where the audit comes from.
+    """Writes an audit's report and returns its path.
 
     Of several labels, it is an overview, and the page of each label is written next to it; a PDF has the overview only.
+
+    - `path`: a name that ends in .html or .pdf.
+    - `group_names`: words for groups, such as {"F": "women"}.
+    - `origin`: the command, versions and files of the audit, which its page lists.
     """
     check_ending(path)
     links: dict[str, str] = {}
@@ -65,11 +69,11 @@ def write_audit_page(audit: Audit, path: Path, *, group_names: Names = None, ori
 
 
 @write_page.register
-def _repair_page(case: Comparison, path: Path, *, thumbnails: bool = False, group_names: Names = None) -> Path:
+def _repair_page(repair: Comparison, path: Path, *, thumbnails: bool = False, group_names: Names = None) -> Path:
     """Writes the report of a repair and returns its path; images of patients only with `thumbnails`, and never in a PDF."""
     from equipoise.report.repairs import repair_document
 
-    return _written(path, lambda paper: repair_document(case, group_names, thumbnails=thumbnails and not paper))
+    return _written(path, lambda paper: repair_document(repair, group_names, thumbnails=thumbnails and not paper))
 
 
 @write_page.register
@@ -149,10 +153,10 @@ def _to_first_table(parts: list[Part]) -> str:
 
 
 @html_of.register
-def _repair_html(case: Comparison) -> str:
+def _repair_html(repair: Comparison) -> str:
     from equipoise.report.repairs import comparison_screen
 
-    return in_notebook(comparison_screen(case))
+    return in_notebook(comparison_screen(repair))
 
 
 @html_of.register

@@ -65,7 +65,11 @@ PANELS: dict[str, Callable[[Comparison], Sequence[Panel]]] = {}  # added figures
 
 
 def add_panels(heading: str, draw: Callable[[Comparison], Sequence[Panel]]) -> None:
-    """Adds figures to every report under a heading: `draw` returns the panels of a comparison."""
+    """Adds figures to every report of a repair.
+
+    - `heading`: what stands above them, in the section "Scores and thresholds".
+    - `draw`: a function from the comparison of a repair to its panels.
+    """
     PANELS[heading] = draw
 
 

@@ -55,34 +55,44 @@ REPAIR_DECISIONS = ("use the repaired classifier", "use it under conditions", "k
 PROBED_AMONG = {None: "among all patients", 1: "among those with the finding", 0: "among those without it"}  # rows of a probe, by label
 
 
-def repair_document(case: Comparison, names: Mapping[str, str] | None = None, *, thumbnails: bool = False) -> doc.Document:
-    """The report of a comparison; `names` are words for groups, such as {"F": "women"}; images of patients only with `thumbnails`."""
-    called = words.groups_called(case, names)
-    findings, goal, candidate, valid = case.found, case.goal, case.result.candidate, case.original.valid
-    patients, attribute = findings.after.patients, case.original.test.attribute
-    patients_known = case.original.test.patients is not None and (valid is None or valid.patients is not None)
-    pictures, maps = changed_pictures(case) if thumbnails and case.thumbnails else [], unit_map_rows(case)
-    data = explorer_data(case, PERFORMANCE_WORDS[goal.performance])
-    trajectories = [trajectory_panel(tried, goal) for tried in case.candidates if len(tried.candidate.trace) > SHORT_TRACE]
-    one_step = [tried.name for tried in case.candidates if len(tried.candidate.trace) <= SHORT_TRACE]
+def repair_document(repair: Comparison, names: Mapping[str, str] | None = None, *, thumbnails: bool = False) -> doc.Document:
+    """The report of a comparison, as a document.
+
+    - `repair`: the original, its candidates and the chosen one, on the same held-out rows.
+    - `names`: words for groups, such as {"F": "women"}; a group without any keeps its name.
+    - `thumbnails`: also show images of the patients whose decision or score changed most.
+    """
+    called = words.groups_called(repair, names)
+    findings, goal, candidate, valid = repair.found, repair.goal, repair.result.candidate, repair.original.valid
+    patients, attribute = findings.after.patients, repair.original.test.attribute
+    patients_known = repair.original.test.patients is not None and (valid is None or valid.patients is not None)
+    pictures, maps = changed_pictures(repair) if thumbnails and repair.thumbnails else [], unit_map_rows(repair)
+    data = explorer_data(repair, PERFORMANCE_WORDS[goal.performance])
+    trajectories = [trajectory_panel(tried, goal) for tried in repair.candidates if len(tried.candidate.trace) > SHORT_TRACE]
+    one_step = [tried.name for tried in repair.candidates if len(tried.candidate.trace) <= SHORT_TRACE]
     single = [Text((Span(name), " finds its rule in one step, so there is nothing to draw."), "notes") for name in one_step]
-    methods: list[Part] = [Fixed("methods"), methods_table(case).only(0, 1, 2, *([3] if data["limit"] else []), 4, 5)]
-    changed = [*change_parts(case, called), Fixed("changes")]
-    probes = [] if case.probes is None else probe_parts(case.probes)
+    methods: list[Part] = [Fixed("methods"), methods_table(repair).only(0, 1, 2, *([3] if data["limit"] else []), 4, 5)]
+    changed = [*change_parts(repair, called), Fixed("changes")]
+    probes = [] if repair.probes is None else probe_parts(repair.probes)
     of_steps = "every step of every method, and all methods on the test set"
     of_probes = "how well the group can be predicted from each layer"
     of_traces = "how each method moved on the patients it was fitted to"
     of_images = "the most changed images, and units that were switched off"
     sections = [
-        Section("verdict", "The outcome", "", [doc.outcome(case.outcome, words.repair_answer(case, called)), *outcome_parts(case, called)]),
         Section(
-            "affected", "Who is better and who is worse", "", [*changed, Folded("Numbers of decisions", affected_tables(case, called.full))]
+            "verdict", "The outcome", "", [doc.outcome(repair.outcome, words.repair_answer(repair, called)), *outcome_parts(repair, called)]
         ),
-        Section("gaps", "The differences", "", gap_parts(case, called.full)),
-        Section("groups", "Each group", "", group_parts(case, called.full)),
-        Section("cohort", "The patients", "", cohort_parts(case, called.full, patients_known)),
+        Section(
+            "affected",
+            "Who is better and who is worse",
+            "",
+            [*changed, Folded("Numbers of decisions", affected_tables(repair, called.full))],
+        ),
+        Section("gaps", "The differences", "", gap_parts(repair, called.full)),
+        Section("groups", "Each group", "", group_parts(repair, called.full)),
+        Section("cohort", "The patients", "", cohort_parts(repair, called.full, patients_known)),
         *doc.SIGNOFF,
-        Section("explorer", "Explore the trade-off", of_steps, [*explorer_parts(case, data), *methods], on_paper=False),
+        Section("explorer", "Explore the trade-off", of_steps, [*explorer_parts(repair, data), *methods], on_paper=False),
         Section("trajectories", "The steps of the methods", of_traces, [doc.Figures(trajectories), *single], on_paper=False),
         Section("curves", "Scores and thresholds", "ROC curves, scores by group, decision curves", on_paper=False),
         *([Section("probes", "What the layers encode", of_probes, probes, on_paper=False)] if probes else []),
@@ -91,7 +101,7 @@ def repair_document(case: Comparison, names: Mapping[str, str] | None = None, *,
     ]
     sides = [
         (title, tried, steps_by_group(tried.test, attribute, tried.candidate.rule, findings.settings.min_patients))
-        for title, tried in (("Before", case.original), ("After", case.result))
+        for title, tried in (("Before", repair.original), ("After", repair.result))
     ]
     distributions = [
         score_panel(f"{short(called.full(level))}, {title.lower()}", tried.test, tried.candidate.rule, attribute, code, steps)
@@ -106,58 +116,64 @@ def repair_document(case: Comparison, names: Mapping[str, str] | None = None, *,
     ]
     widest = max(0.001, *shares) if shares else 1.0
     values = {
-        "case": case,
+        "repair": repair,
         "found": findings,
         "candidate": candidate,
         "goal": goal,
-        "levels": case.original.test.attribute.levels,
+        "levels": repair.original.test.attribute.levels,
         "most_colours": COLOURS,
         "level": percent(findings.settings.level),
-        "unit": words.error_unit(case),
+        "unit": words.error_unit(repair),
         "by_row": wording.BY_ROW if patients is None else "",
         "detectable": wording.DETECTABLE,
         "mark_and_interval": wording.MARK_AND_INTERVAL,
         "limit_words": wording.LIMITS,
         "decisions": REPAIR_DECISIONS,
-        "when": date_words(case.provenance.when),
-        "method_name": words.method_words(case.result),
+        "when": date_words(repair.provenance.when),
+        "method_name": words.method_words(repair.result),
         "performance": PERFORMANCE_WORDS[goal.performance],
         "gap_name": gap_words(goal.measure),
         "goal_words": words.goal_words(goal),
         "why_words": why_words,
-        "notes": [(tried.name, note_words(note)) for tried in case.candidates for note in tried.candidate.notes],
+        "notes": [(tried.name, note_words(note)) for tried in repair.candidates for note in tried.candidate.notes],
         "total": findings.affected[0].counts[-1],
         "widest_change": widest,
         "change_kind": "thousand0" if widest >= words.SMALL_CHANGE else "thousand1",
         "patients": patients_known,
-        "step_total": f"{sum(len(tried.candidate.trace) for tried in case.candidates):,}",
-        "read_is_not_used": "" if case.probes is None else wording.READ_IS_NOT_USED,
+        "step_total": f"{sum(len(tried.candidate.trace) for tried in repair.candidates):,}",
+        "read_is_not_used": "" if repair.probes is None else wording.READ_IS_NOT_USED,
         "calibration": [calibration_panel(title, attribute, steps, called.full) for title, _, steps in sides],
         "roc": [roc_panel(title, tried.test, tried.decisions(), attribute, steps, called.full) for title, tried, steps in sides],
         "distributions": distributions,
         "left_out": max(0, len(attribute.levels) - MOST_DISTRIBUTIONS),
         "decision_curves": decision_panels(attribute.name, (("before", findings.before), ("after", findings.after)), called.full),
-        "further_panels": {heading: draw(case) for heading, draw in PANELS.items()},
+        "further_panels": {heading: draw(repair) for heading, draw in PANELS.items()},
         "has_bound": data["limit"] is not None,
         "pictures": pictures,
         "maps": maps[:MOST_MAPS],
         "maps_left_out": max(0, len(maps) - MOST_MAPS),
     }
     few = wording.few_words(findings.after.rows, findings.after.patients, findings.after.weighted)
-    version, scripts = case.provenance.versions.get("equipoise", ""), ("select.js", "svg.js", "page.js", "explorer.js")
-    return doc.Document("repair.html", "report", case.title, sections, values, called.full, few, scripts, data, version=version)
+    version, scripts = repair.provenance.versions.get("equipoise", ""), ("select.js", "svg.js", "page.js", "explorer.js")
+    return doc.Document("repair.html", "report", repair.title, sections, values, called.full, few, scripts, data, version=version)
 
 
-def outcome_parts(case: Comparison, called: GroupNames) -> list[Part]:
+def outcome_parts(repair: Comparison, called: GroupNames) -> list[Part]:
     """What follows the sentence of the outcome: what is compared, facts, rates and change on the test set, and values on the repair set."""
-    found, judgement, goal, attribute, valid = case.found, case.judgement, case.goal, case.original.test.attribute, case.original.valid
-    result, old, new = case.result.candidate, found.gap_before, found.gap_after
+    found, judgement, goal, attribute, valid = (
+        repair.found,
+        repair.judgement,
+        repair.goal,
+        repair.original.test.attribute,
+        repair.original.valid,
+    )
+    result, old, new = repair.result.candidate, found.gap_before, found.gap_after
     performance, level, arrow = PERFORMANCE_WORDS[goal.performance], percent(found.settings.level), Span(" → ", "arrow")
     size, reference = how_many(found.after.rows, found.after.patients, "test"), Span(called.full(attribute.reference))
     between: Words = ("between the groups of ", Span(found.main))
     if len(attribute.levels) == 2:
         between = ("between ", Span(called.full(attribute.others[0])), " and ", reference)
-    question = Span(short(case.label).join(terms.share_words(goal.measure)), "em")
+    question = Span(short(repair.label).join(terms.share_words(goal.measure)), "em")
     held_out = f". Unless marked otherwise, numbers are for {size} held out from the repair."
     about = ("What is compared ", *between, ": ", question, ". A difference is the group minus the reference, ", reference, held_out)
     total, expected = found.affected[0].counts[-1], found.affected[0].expected
@@ -185,10 +201,10 @@ def outcome_parts(case: Comparison, called: GroupNames) -> list[Part]:
         (
             "To decide, the repaired rule needs",
             needs,
-            f"repaired by {words.method_words(case.result)}{'; decisions are randomised' if result.rule.randomised else ''}",
+            f"repaired by {words.method_words(repair.result)}{'; decisions are randomised' if result.rule.randomised else ''}",
         ),
     ]
-    first, chosen = (result if valid is None else case.original.candidate).trace.iloc[0], result.trace.iloc[result.chosen]
+    first, chosen = (result if valid is None else repair.original.candidate).trace.iloc[0], result.trace.iloc[result.chosen]
     patients = None if valid is None or valid.patients is None else len(set(valid.patients))
     rows = "" if valid is None else f", {how_many(len(valid), patients, 'repair')},"
     cross_fitted = ""
@@ -201,34 +217,37 @@ def outcome_parts(case: Comparison, called: GroupNames) -> list[Part]:
         f"{amount(first['performance'])} to {amount(chosen['performance'])}; such numbers are too optimistic, and the outcome does not use "
         f"them.{cross_fitted}"
     )
-    baseline = wording.baseline_words(case.baseline, found.settings.level)
+    baseline = wording.baseline_words(repair.baseline, found.settings.level)
     return [
         Text(about),
         doc.Facts(facts),
-        Text(words.evidence_words(case, called, size), "verdict", "verdict-text", ("conclusion", found.seen)),
+        Text(words.evidence_words(repair, called, size), "verdict", "verdict-text", ("conclusion", found.seen)),
         *(Text(each, "callout", "" if k else "baseline") for k, each in enumerate(baseline)),
         Text(fitted, "fitted"),
     ]
 
 
-def change_parts(case: Comparison, called: GroupNames) -> list[Part]:
+def change_parts(repair: Comparison, called: GroupNames) -> list[Part]:
     """Who is clearly better or worse, errors per 1,000 of each group, and whether a group got worse so that the difference got smaller."""
-    every = [balance for of_attribute in case.found.balances.values() for balance in of_attribute]
+    every = [balance for of_attribute in repair.found.balances.values() for balance in of_attribute]
     changes = [abs(change.value) for b in every for change in (b.corrected, b.spoiled, b.missed, b.alarms)]
     digits = 0 if max([change for change in changes if not math.isnan(change)], default=0.0) >= words.SMALL_CHANGE else 1
-    said = words.balance_words(case.found.balances[case.found.main], words.error_unit(case), digits, called)
+    said = words.balance_words(repair.found.balances[repair.found.main], words.error_unit(repair), digits, called)
     titles = {"gain": "Better:", "loss": "Worse:"}
     parts: list[Part] = [Text((Span(titles[way], "strong"), f" {'; '.join(each)}."), way) for way, each in said.items() if each]
-    if words.is_original(case):
+    if words.is_original(repair):
         parts.append(Text("The result is the original model with its original rule, so nothing changes for any patient."))
     elif not parts:
         parts.append(Text("No group has clearly more or clearly fewer missed findings or false alarms than before."))
-    return [*parts, *balance_parts(case, called.full, f"thousand{digits}"), *levelling_parts(case, called, bool(said["loss"]))]
+    return [*parts, *balance_parts(repair, called.full, f"thousand{digits}"), *levelling_parts(repair, called, bool(said["loss"]))]
 
 
-def levelling_parts(case: Comparison, called: GroupNames, others_worse: bool) -> list[Part]:
+def levelling_parts(repair: Comparison, called: GroupNames, others_worse: bool) -> list[Part]:
     """From which groups the difference got smaller, and whether they got better or worse; nothing if it did not get smaller."""
-    found, pair = case.found, (Span(called.full(case.found.gap_before.group)), " and ", Span(called.full(case.found.gap_before.reference)))
+    found, pair = (
+        repair.found,
+        (Span(called.full(repair.found.gap_before.group)), " and ", Span(called.full(repair.found.gap_before.reference))),
+    )
 
     def came(part: Any, style: str = "", end: str = "") -> Words:
         return (
@@ -244,14 +263,16 @@ def levelling_parts(case: Comparison, called: GroupNames, others_worse: bool) ->
         return [doc.Items(items, "", (*lead, " got smaller in part because a group got worse:"), "levelling")]
     if found.seen not in ("smaller", "unclear"):
         return []
-    unsure = found.seen == "unclear" or case.outcome == "unclear"
+    unsure = found.seen == "unclear" or repair.outcome == "unclear"
     smaller: Words = ("The difference between ", *pair, " got smaller without making either group worse")
     if unsure:
         smaller = ("On these rows the difference between ", *pair, " is smaller and neither group is worse")
     shares = doc.joined([came(part) for part in better])
-    end = f". Neither is shown for other patients: the outcome is {case.outcome}." if unsure else "."
+    end = f". Neither is shown for other patients: the outcome is {repair.outcome}." if unsure else "."
     worse = (" ", Span("What got worse in other respects is listed above.", "strong")) if others_worse else ()
-    return [Text((*smaller, f" in {gap_words(case.goal.measure)}", *((": ", *shares) if shares else ()), end, *worse), id="levelling-none")]
+    return [
+        Text((*smaller, f" in {gap_words(repair.goal.measure)}", *((": ", *shares) if shares else ()), end, *worse), id="levelling-none")
+    ]
 
 
 # Tables
@@ -269,9 +290,9 @@ def _group(value: str | None, called: Called, reference: bool = False, **more: A
     return Cell(name, tag="reference" if reference else "", style="total" if value is None else "", **more)
 
 
-def balance_parts(case: Comparison, called: Called, kind: str) -> list[Part]:
+def balance_parts(repair: Comparison, called: Called, kind: str) -> list[Part]:
     """Decisions that changed, and errors before and after, of each group per 1,000; `kind` is that of the numbers."""
-    same, unit, level = words.is_original(case), words.error_unit(case), percent(case.found.settings.level)
+    same, unit, level = words.is_original(repair), words.error_unit(repair), percent(repair.found.settings.level)
 
     def made(_: str, balances: Iterable[Balance]) -> list[Part]:
         rows = []
@@ -291,16 +312,16 @@ def balance_parts(case: Comparison, called: Called, kind: str) -> list[Part]:
                     moved = f"{amount(before, kind)} → {amount(after, kind)} "
                     row.append(Cell((moved, Span(f"{value}: {low} to {high}", "span")), style=style))
             rows.append(row)
-        expected = " (expected, the rule is randomised)" if case.found.affected[0].expected else ""
+        expected = " (expected, the rule is randomised)" if repair.found.affected[0].expected else ""
         intervals = "" if same else f", with {level} intervals of the change on the same {unit}"
         over = (("Decisions", 2, ""), ("Errors, before → after", 2, "part"))
         heads = ["Group", "corrected", "newly wrong", Column("missed findings", style="part"), "false alarms"]
         return [table(f"Per 1,000 {unit} of each group{expected}{intervals}", heads, rows, style="balance stack", over=over)]
 
-    return _by_attribute(case.found.balances, made)
+    return _by_attribute(repair.found.balances, made)
 
 
-def affected_tables(case: Comparison, called: Called) -> list[Part]:
+def affected_tables(repair: Comparison, called: Called) -> list[Part]:
     """Numbers of decisions that changed."""
     over = (("With the finding", 3, ""), ("Without it", 3, "part"))
     heads = [
@@ -312,7 +333,7 @@ def affected_tables(case: Comparison, called: Called) -> list[Part]:
     heads += [Column("all", "without it", "quiet part"), Column("no longer a false positive", style="gain")]
     heads += [Column("newly a false positive", style="loss")]
     tables: list[Part] = []
-    for view in case.found.affected:
+    for view in repair.found.affected:
         rows = []
         for c in view.counts:
             detected, missed, cleared, alarmed = (count(n, view.expected, exact=True) for n in (c.detected, c.missed, c.cleared, c.alarmed))
@@ -322,11 +343,11 @@ def affected_tables(case: Comparison, called: Called) -> list[Part]:
     return tables
 
 
-def gap_parts(case: Comparison, called: Called) -> list[Part]:
+def gap_parts(repair: Comparison, called: Called) -> list[Part]:
     """The differences before and after; of many groups, at first sight only those in the measure of the goal."""
 
     def made(attribute: str, found: Mapping[str, Any]) -> list[Part]:
-        mirrored, target = terms.mirrors(list(found)), case.goal.measure if attribute == case.found.main else ""
+        mirrored, target = terms.mirrors(list(found)), repair.goal.measure if attribute == repair.found.main else ""
 
         def means(measure: str) -> str:
             others = f", mirrored by {', '.join(mirrored[measure])}" if mirrored[measure] else ""
@@ -336,17 +357,17 @@ def gap_parts(case: Comparison, called: Called) -> list[Part]:
         caption = ("Differences by ", Span(attribute), " before and after repair, test set")
         whole = gap_table(caption, gaps, called, ["Before", "After"], means)
         blocks = [replace(block, style="target" if name == target else "") for name, block in zip(gaps, whole.blocks, strict=True)]
-        if attribute != case.found.main or len(case.original.test.attribute.levels) <= MANY_GROUPS:
+        if attribute != repair.found.main or len(repair.original.test.attribute.levels) <= MANY_GROUPS:
             return [replace(whole, blocks=blocks)]
         first, rest = ([block for block in blocks if bool(block.style) == of_goal] for of_goal in (True, False))
         return [replace(whole, blocks=first), Folded("Differences in other measures", [replace(whole, blocks=rest)])]
 
-    return _by_attribute(case.found.gaps, made)
+    return _by_attribute(repair.found.gaps, made)
 
 
-def group_parts(case: Comparison, called: Called) -> list[Part]:
+def group_parts(repair: Comparison, called: Called) -> list[Part]:
     """The rates of each group before and after; those of scores are folded, with calibration curves."""
-    found, scores = case.found.rates, list[Part]()
+    found, scores = repair.found.rates, list[Part]()
 
     def made(attribute: str, rates: Sequence[str]) -> doc.Table:
         rows = {
@@ -355,23 +376,23 @@ def group_parts(case: Comparison, called: Called) -> list[Part]:
             if rate in rates
         }
         caption = ("Rates by ", Span(attribute), " before and after repair, test set")
-        return rate_table(caption, rows, case.found.settings, ["Before", "After"])
+        return rate_table(caption, rows, repair.found.settings, ["Before", "After"])
 
     def decisions(attribute: str, _: object) -> list[Part]:
-        if attribute != case.found.main or len(case.original.test.attribute.levels) <= MANY_GROUPS:
+        if attribute != repair.found.main or len(repair.original.test.attribute.levels) <= MANY_GROUPS:
             return [made(attribute, HEADLINE)]
         return [made(attribute, HEADLINE[:2]), Folded("Predictive values", [made(attribute, HEADLINE[2:])])]
 
-    for attribute in (case.found.main, *(name for name in found if name != case.found.main)):
+    for attribute in (repair.found.main, *(name for name in found if name != repair.found.main)):
         scores += [Text(("By ", Span(attribute)), "heading")] if len(found) > 1 else []
         scores.append(made(attribute, [rate for rate in SHOWN_RATES if rate not in HEADLINE]))
     of_scores = Folded("Scores: AUROC, fixed operating points and calibration", [*scores, Fixed("recalibration")])
     return [*_by_attribute(found, decisions), of_scores]
 
 
-def cohort_parts(case: Comparison, called: Called, patients: bool) -> list[Part]:
+def cohort_parts(repair: Comparison, called: Called, patients: bool) -> list[Part]:
     """The rows, patients and labels of each group in the repair set and the test set."""
-    least, sets = case.found.settings.min_patients, ("Repair set", "Test set") if case.original.valid is not None else ("Test set",)
+    least, sets = repair.found.settings.min_patients, ("Repair set", "Test set") if repair.original.valid is not None else ("Test set",)
 
     def made(attribute: str, cohort: Iterable[Any]) -> list[Part]:
         rows = []
@@ -389,35 +410,35 @@ def cohort_parts(case: Comparison, called: Called, patients: bool) -> list[Part]
         return [table(("By ", Span(attribute)), ["Group", *columns], rows, style="cohort", over=over)]
 
     weighted = "Rates, differences, curves and figures are weighted by the sample weights; counts of rows and patients are not."
-    notes: list[Words] = [weighted] if case.found.before.weighted else []
+    notes: list[Words] = [weighted] if repair.found.before.weighted else []
     notes += ["A patient may have several rows, and be in both columns “with” and “without”."] if patients else []
     marked = "with the finding (or without it) is marked ▵ and shown as “insufficient data”, not as zero."
     notes.append(f"A group with fewer than {least} patients {marked}")
-    return [*_by_attribute(case.found.cohort, made), doc.Items([*notes, *row_notes(case.found.before, called)])]
+    return [*_by_attribute(repair.found.cohort, made), doc.Items([*notes, *row_notes(repair.found.before, called)])]
 
 
-def methods_table(case: Comparison) -> doc.Table:
+def methods_table(repair: Comparison) -> doc.Table:
     """Every method on the held-out rows."""
     rows = []
-    for k, row in enumerate(case.found.methods):
-        name = Cell((Span(row.name if k else case.original.called or "original"),), tag="chosen" if row.chosen else "")
+    for k, row in enumerate(repair.found.methods):
+        name = Cell((Span(row.name if k else repair.original.called or "original"),), tag="chosen" if row.chosen else "")
         values = (Cell(value=row.gap, kind="points"), Cell(value=row.performance), upper_bound_words(row.below))
         changed, needs = count(row.changed, row.expected), f"{'yes' if row.needs_group else 'no'}{', randomised' if row.expected else ''}"
         p_values = (p_value_words(row.gap.p_value), p_value_words(row.gap.p_adjusted))
         rows.append((name, *values, changed, needs, "" if row.judgement is None else str(row.judgement.outcome), *p_values))
-    performance, measure = PERFORMANCE_WORDS[case.goal.performance], gap_words(case.goal.measure)
+    performance, measure = PERFORMANCE_WORDS[repair.goal.performance], gap_words(repair.goal.measure)
     heads = [Column("Method"), Column(f"Difference in {measure}", "difference"), Column(sentence(performance), performance)]
     further = ("Upper bound", "Decisions changed", "Needs the group", "Outcome", "p", "adjusted p")
     heads += [Column(head, head.lower().replace("decisions ", "")) for head in further]
     return table("All methods on the test set", heads, rows, style="stack")
 
 
-def methods_screen(case: Comparison, *, verbose: bool = False) -> list[Part]:
+def methods_screen(repair: Comparison, *, verbose: bool = False) -> list[Part]:
     """Every method on the held-out rows, for a terminal or a notebook; with `verbose`, p-values and the upper bound."""
-    after, methods, attribute, made = case.found.after, case.found.methods, case.result.test.attribute, methods_table(case)
+    after, methods, attribute, made = repair.found.after, repair.found.methods, repair.result.test.attribute, methods_table(repair)
     group = Span(attribute.others[0]) if len(attribute.others) == 1 else f"the largest of {len(attribute.others)} groups"
     size = f"{how_many(after.rows, after.patients, 'held-out')}: "
-    units = f" in points, {PERFORMANCE_WORDS[case.goal.performance]} in percent, {percent(case.settings.level)} intervals"
+    units = f" in points, {PERFORMANCE_WORDS[repair.goal.performance]} in percent, {percent(repair.settings.level)} intervals"
     caption = (size, group, " minus ", Span(attribute.reference), units)
     heads = [Column("Method"), Column("Difference"), made.columns[2], Column("Outcome")]
     heads.append(Column("Needs the group", style="text narrow"))
@@ -469,15 +490,15 @@ def probe_parts(probes: Mapping[str, pd.DataFrame]) -> list[Part]:
 # Figures and images
 
 
-def changed_pictures(case: Comparison) -> list[dict[str, Any]]:
+def changed_pictures(repair: Comparison) -> list[dict[str, Any]]:
     """The rows of the test set with an image and the largest change of decision, then of score."""
-    before, after = case.original.test, case.result.test
-    old, new = case.original.decisions(), case.result.decisions()
+    before, after = repair.original.test, repair.result.test
+    old, new = repair.original.decisions(), repair.result.decisions()
     decision_change, score_change = np.abs(new - old), np.abs(after.score - before.score)
     pictures: list[dict[str, Any]] = []
     for row in np.lexsort((-score_change, -decision_change)):
         unchanged = decision_change[row] == 0 and score_change[row] == 0
-        if unchanged or before.ids[row] not in case.thumbnails:
+        if unchanged or before.ids[row] not in repair.thumbnails:
             continue
         flagged = ["flagged" if decision >= 0.5 else "not flagged" for decision in (old[row], new[row])]
         pictures.append(
@@ -487,7 +508,7 @@ def changed_pictures(case: Comparison) -> list[dict[str, Any]]:
                 "before": number(float(before.score[row]), 3),
                 "after": number(float(after.score[row]), 3),
                 "change": f"{flagged[0]} → {flagged[1]}" if flagged[0] != flagged[1] else f"{flagged[0]}, as before",
-                "png": _png(np.asarray(case.thumbnails[before.ids[row]], dtype=np.uint8)),
+                "png": _png(np.asarray(repair.thumbnails[before.ids[row]], dtype=np.uint8)),
             }
         )
         if len(pictures) == MOST_PICTURES:
@@ -495,11 +516,11 @@ def changed_pictures(case: Comparison) -> list[dict[str, Any]]:
     return pictures
 
 
-def unit_map_rows(case: Comparison) -> list[dict[str, Any]]:
+def unit_map_rows(repair: Comparison) -> list[dict[str, Any]]:
     """Images of the units that pruning switched off: light where all channels are on, dark where none is."""
     off, on = np.array([120.0, 45.0, 8.0]), np.array([246.0, 243.0, 238.0])
     maps = []
-    for tried in case.candidates:
+    for tried in repair.candidates:
         for layer, kept in tried.units.items():
             png = _png((off + (on - off) * np.clip(kept, 0.0, 1.0)[..., None]).round().astype(np.uint8))
             maps.append({"method": tried.name, "layer": layer, "mean": float(kept.mean()), "least": float(kept.min()), "png": png})
@@ -517,13 +538,13 @@ def _png(image: npt.NDArray[np.uint8]) -> str:
 
 def overview(
     title: str,
-    cases: Mapping[str, Comparison],
+    repairs: Mapping[str, Comparison],
     written: Mapping[str, Sequence[str]],
     places: Mapping[str, Path],
     options: ReportSpec = ReportSpec(),
 ) -> dict[str, str]:
     """The report.html and README.txt above the folders of several labels."""
-    first = next(iter(cases.values()))
+    first = next(iter(repairs.values()))
     after, called, one, attribute = (
         first.found.after,
         words.groups_called(first, options.words),
@@ -531,11 +552,11 @@ def overview(
         first.original.test.attribute,
     )
     rows = []
-    for label, case in cases.items():
-        found, page = case.found, f"{quote(places[label].name)}/report.html" if "report.html" in written[label] else ""
+    for label, repair in repairs.items():
+        found, page = repair.found, f"{quote(places[label].name)}/report.html" if "report.html" in written[label] else ""
         gaps = [Cell(value=gap, kind="points") for gap in (found.gap_before, found.gap_after)]
         performance = [Cell(value=each) for each in (found.performance_before, found.performance_after)]
-        answer = Cell(words.repair_answer(case, called), style=f"outcome-{case.outcome}")
+        answer = Cell(words.repair_answer(repair, called), style=f"outcome-{repair.outcome}")
         rows.append((Cell((Span(label),), href=page), *gaps, *performance, answer))
     measure, performance_name = gap_words(first.goal.measure), PERFORMANCE_WORDS[first.goal.performance]
     largest = ", the largest" if len(attribute.levels) > 2 else ""
@@ -543,15 +564,15 @@ def overview(
     caption = (f"Difference in {measure} (points, group minus ", Span(called.full(attribute.reference)), measured)
     heads = [sentence(one), "Difference before", "after", f"{sentence(performance_name)} before", "after"]
     made = table(caption, [*heads, Column("Outcome, on held-out patients", style="text")], rows)
-    outcome = joint_outcome(case.outcome for case in cases.values())
-    answer_of_all = words.outcomes_words({label: case.judgement for label, case in cases.items()}, first.kind)
+    outcome = joint_outcome(repair.outcome for repair in repairs.values())
+    answer_of_all = words.outcomes_words({label: repair.judgement for label, repair in repairs.items()}, first.kind)
     values = {
-        "cases": cases,
+        "repairs": repairs,
         "first": first,
         "kind": first.kind,
         "one": one,
         "outcome": outcome,
-        "method_name": "; ".join(dict.fromkeys(words.method_words(case.result) for case in cases.values())),
+        "method_name": "; ".join(dict.fromkeys(words.method_words(repair.result) for repair in repairs.values())),
         "joint": METHODS[first.result.candidate.method].labels == ALL_AT_ONCE,
         "when": date_words(first.provenance.when),
     }
@@ -572,33 +593,33 @@ def overview(
 
 
 def repair_screen(
-    case: Comparison, names: Mapping[str, str] | None = None, lines: Iterable[str] = (), *, verbose: bool = False
+    repair: Comparison, names: Mapping[str, str] | None = None, lines: Iterable[str] = (), *, verbose: bool = False
 ) -> list[Part]:
     """The result of a repair in a terminal: its outcome, every method on the held-out rows, the given lines and notes on the repair.
 
     Notes on the search are counted, and shown if `verbose`, with notes of other methods about rows that differ from the chosen one's.
     """
-    result, every = case.result, list(dict.fromkeys(case.result.candidate.notes))
+    result, every = repair.result, list(dict.fromkeys(repair.result.candidate.notes))
     printed = [note for note in every if verbose or note.kind not in SEARCH_NOTES]
     notes = [f"{result.name}: {note_words(note)}" for note in printed]
     hidden = len(every) - len(printed)
-    for tried in case.candidates if verbose else ():
+    for tried in repair.candidates if verbose else ():
         for note in tried.candidate.notes:
             # Notes on small cells are similar for all methods, so one of them is enough.
             small = note.kind == "small_cells" and not any(other.kind == note.kind for other in printed)
             if small or (note.kind == "missing_group" and note not in printed):
                 printed.append(note)
                 notes.append(f"{tried.name}: {note_words(note)}")
-    limits = [words.met_words(case.judgement), words.original_words(case), words.repair_set_words(case)]
+    limits = [words.met_words(repair.judgement), words.original_words(repair), words.repair_set_words(repair)]
     about = [f"Method: {words.method_words(result)}.", *filter(None, limits), f"Chosen: {why_words(result.candidate.why)}."]
     more = [Text(f"How it was found: {plural(hidden, 'more note')} with --verbose and in report.html.", "notes")] if hidden else []
-    answer = Text(words.repair_answer(case, words.groups_called(case, names)), f"outcome-{case.outcome}")
-    return [answer, *map(Text, about), *methods_screen(case, verbose=verbose), Text(""), *map(Text, [*lines, *notes]), *more]
+    answer = Text(words.repair_answer(repair, words.groups_called(repair, names)), f"outcome-{repair.outcome}")
+    return [answer, *map(Text, about), *methods_screen(repair, verbose=verbose), Text(""), *map(Text, [*lines, *notes]), *more]
 
 
-def comparison_screen(case: Comparison) -> list[Part]:
+def comparison_screen(repair: Comparison) -> list[Part]:
     """A comparison: the outcome, and every method on the held-out rows."""
-    return [Text(words.repair_answer(case), "lead"), Text(f"Goal: {words.goal_words(case.goal)}."), *methods_screen(case)]
+    return [Text(words.repair_answer(repair), "lead"), Text(f"Goal: {words.goal_words(repair.goal)}."), *methods_screen(repair)]
 
 
 def candidate_screen(candidate: Candidate) -> list[Part]:
