@@ -59,7 +59,7 @@ def test_brute_force_on_small_problems(rows: int, gaps: int, seed: int):
 @pytest.mark.parametrize("gaps", [1, 3, 7])
 def test_rows_in_doubt_give_the_solution_of_the_whole_program(gaps: int, monkeypatch: pytest.MonkeyPatch):
     u, g = _problem(3000, gaps, 1)
-    monkeypatch.setattr(programs, "DOUBTFUL", 10)
+    monkeypatch.setattr(programs, "FIRST_PROGRAM_ROWS", 10)
     rng = np.random.default_rng(0)
     for max_gap in (400.0, 100.0, 0.0):
         low, high = np.full(gaps, -max_gap), np.full(gaps, max_gap / 2)

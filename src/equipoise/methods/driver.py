@@ -83,6 +83,9 @@ def debias(
     min_performance: float | None = None,
     max_gap: float | None = None,
     keep: Mapping[str, float | str] | None = None,
+    allow_worse: bool = False,
+    max_rise: Mapping[str, float] | None = None,
+    max_rate: Mapping[str, float] | None = None,
     selection: str = DEFAULT_SELECTION,
     max_loss: float | None = None,
     budget: float | None = 600.0,
@@ -108,7 +111,10 @@ def debias(
     - `measure`: the name of a gap, or a signed sum of rates: "tpr-fpr", {"tpr": 1, "fpr": -1}.
     - `min_performance`: the lowest performance to accept. Without it, performance may fall by `max_loss` (0.02).
     - `max_gap`: the largest |gap| to accept. `result.met` then states whether all limits are kept on rows not used for fitting.
-    - `keep={"tpr": "before"}`: no group's sensitivity may fall; `keep={"tpr": 0.8}` sets a minimum instead.
+    - `keep={"tpr": "before"}`: no group's sensitivity may fall; `keep={"tpr": 0.8}` sets a minimum instead. By default no group may be
+      worse off by the measure, which `allow_worse=True` permits.
+    - `max_rise={"fpr": 0.05, "selection": 0.1}`: by how much a rate of any group may rise, 0.05 each where not given, and
+      `max_rate={"fpr": 0.25}`: how high it may be.
     - `threshold`: the threshold in use today, at which the original is evaluated; of several labels, one number or one per label,
       {"Effusion": 0.2, "Mass": 0.08}. Without it, the one of best performance on the cohort.
     - `goals`: goals of single labels, where a cohort has several.
@@ -141,7 +147,8 @@ def debias(
         errors.append(BadInput(f"seed must be an integer; got {number!r}"))
     with keeping(errors):
         limits_of_goal: dict[str, Any] = {"min_performance": min_performance, "max_gap": max_gap, "max_loss": max_loss}
-        named = {"performance": performance, "keep": keep or {}, "selection": selection}
+        limits_of_goal |= {"max_rise": max_rise or {}, "max_rate": max_rate or {}, **({} if keep is None else {"keep": keep})}
+        named = {"performance": performance, "allow_worse": allow_worse, "selection": selection}
         parts_of_goal = Goal(measure, **named, **limits_of_goal, threshold=threshold if thresholds is None else None)
         if goal is not None and parts_of_goal != Goal():
             raise BadInput(f"goal ({goal}) was given next to its parts ({parts_of_goal}). Put them into the goal, or leave it out")
@@ -223,14 +230,14 @@ def goals_of(labels: Sequence[str], kind: LabelKind, goal: Goal, goals: Mapping[
         missing = [name for name in labels if name not in goals]
         if missing:
             problems.append(f"goals has none for {', '.join(missing)}; give every {word} a goal, or leave goals out to use one for all")
-        if goal.derived(selection=DEFAULT_SELECTION) != Goal():
+        if goal.changed(selection=DEFAULT_SELECTION) != Goal():
             problems.append(f"a goal for all ({goal}) was given next to goals; put it into the goal of each {word}")
         if len({own.selection for own in (goal, *goals.values()) if own.selection != DEFAULT_SELECTION}) > 1:
             problems.append(f"one selection serves every {word}; the goals have several")
     raise_all(problems)
     each = {name: (goals or {}).get(name, goal) for name in labels}
     chosen = next((own.selection for own in (goal, *each.values()) if own.selection != DEFAULT_SELECTION), DEFAULT_SELECTION)
-    return {name: own.derived(selection=chosen) for name, own in each.items()}
+    return {name: own if own.selection == chosen else own.changed(selection=chosen) for name, own in each.items()}
 
 
 def run_method(

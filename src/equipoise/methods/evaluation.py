@@ -48,7 +48,7 @@ class Label:
         """The label of a cohort, or of scores; raises `EmptyCell` if rows are missing that the measure needs."""
         cells = Cells.of(np.zeros(len(rows)), rows.y, rows.attribute)
         cells.require(goal.measure, rows.name)
-        for rate in goal.keep:
+        for rate in goal.keep if "keep" in goal.model_fields_set else ():  # by default, a rate that a group lacks does not count
             cells.require(rate, rows.name)
         if len(np.unique(rows.y)) < 2:
             raise BadInput(f"{goal.performance} needs positives and negatives; {rows.name!r} holds one label in all {len(rows):,} rows")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 from pydantic import BeforeValidator, model_validator
 
 from equipoise.errors import BadInput, pick, raise_all
-from equipoise.measures import AT_THRESHOLD, RATES, Gap, canonical_name
+from equipoise.measures import AT_THRESHOLD, RATES, Gap, canonical_name, is_quotient, terms
 from equipoise.specification import Share, Specification, is_share, one_of, setting
 
 DEFAULT_MEASURE = "eod"
@@ -17,6 +17,7 @@ DEFAULT_SELECTION = "honest"
 DEFAULT_MAX_LOSS = 0.02  # of the original's performance, for a goal with neither min_performance nor max_loss
 BEFORE = "before"  # the limit of a kept rate is its value for the original network
 SELECTIONS = ("paper", "honest", "one-se")
+DEFAULT_MAX_RISE = {"fpr": 0.05, "selection": 0.05}  # of any group: false alarms among those without the finding, and patients flagged
 Keep = Mapping[str, float | str]
 
 
@@ -80,13 +81,46 @@ def _kept(keep: Any) -> dict[str, float | str]:
     return dict(keep)
 
 
+def _limits(limits: Any) -> dict[str, float]:
+    """A copy of the upper limits of rates; raises `BadInput` with every rate and limit that is not one."""
+    if not isinstance(limits, Mapping):
+        raise BadInput(f"expected a mapping of rates to limits, such as {{'fpr': 0.25}}; got {limits!r}")
+    errors: list[BadInput] = []
+    for rate, most in limits.items():
+        with keeping(errors):
+            pick("rate to limit", rate, RATES)
+        if not is_share(most):
+            errors.append(BadInput(f"a rate is limited by a number in [0, 1]; got {most!r} for {rate}"))
+    raise_together(errors)
+    return dict(limits)
+
+
+def unharmed(measure: str) -> tuple[dict[str, float | str], dict[str, float]]:
+    """The rates that no repair for a measure may lower in any group, and the largest rise of rates that it may not raise.
+
+    A measure of benefit compares sensitivities or shares flagged, which may not fall. One of harm compares false positive rates, which may
+    not rise, and sensitivity may not fall for it. Predictive values depend on both, and have no such rate.
+
+    >>> unharmed("eod"), unharmed("fpr_gap")
+    (({'tpr': 'before'}, {}), ({'tpr': 'before'}, {'fpr': 0.0}))
+    """
+    if is_quotient(measure):
+        return {}, {}
+    benefits = [rate for rate in terms(measure) if rate != "fpr"]
+    return dict.fromkeys(benefits or ["tpr"], BEFORE), {} if benefits else {"fpr": 0.0}
+
+
 class Goal(Specification):
     """The goal of a repair: the smallest |gap| that keeps performance; with `max_gap`, a |gap| of at most that.
 
     - `measure`: the name of a gap, or a signed sum of rates, "tpr-fpr" or {"tpr": 1, "fpr": -1}, which is stored as 'tpr-fpr'.
     - `min_performance`: the lowest performance to accept. Without it, performance may fall by `max_loss` (0.02).
     - `max_gap`: the largest |gap| to accept.
-    - `keep`: no group's rate may fall below its original value, {"tpr": "before"}, or below a minimum, {"tpr": 0.8}.
+    - `keep`: no group's rate may fall below its original value, {"tpr": "before"}, or below a minimum, {"tpr": 0.8}. By default, no group
+      may be worse off by the measure: for eod no group's sensitivity falls, for spd no share flagged, for fpr_gap no sensitivity falls and
+      no false positive rate rises. `allow_worse=True` permits it, as does selection="paper".
+    - `max_rise`: by how much a rate of any group may rise, {"fpr": 0.05, "selection": 0.1}; 0.05 each where not given, 1 for no limit.
+    - `max_rate`: how high a rate of any group may be, {"fpr": 0.25}; where the original's is higher, it may not rise.
     - `selection`: how a step is chosen. "honest": by cross-fitted values; "one-se": the best performance among steps within one standard
       error of the best cross-fitted |gap|; "paper": by values on the rows the method was fitted to, where a goal with only `max_gap` means
       the best performance with |gap| <= `max_gap`.
@@ -109,7 +143,15 @@ class Goal(Specification):
     keep: Annotated[dict[str, float | str], BeforeValidator(_kept)] = setting(
         'rates that may not fall in any group: { tpr = "before" }, or a minimum, { tpr = 0.8 }',
         default_factory=dict,
+        shown="no group may be worse off by the measure",
         was="--min-rate --no-group-worse",
+    )
+    allow_worse: bool = setting("a group may be worse off by the measure than before", False, flag="--allow-worse")
+    max_rise: Annotated[dict[str, float], BeforeValidator(_limits)] = setting(
+        "largest rise of a rate in any group: { fpr = 0.05, selection = 0.1 }; 1 for no limit", default_factory=dict, shown="0.05 each"
+    )
+    max_rate: Annotated[dict[str, float], BeforeValidator(_limits)] = setting(
+        "highest rate in any group: { fpr = 0.25 }", default_factory=dict
     )
     selection: Annotated[str, one_of("selection", SELECTIONS)] = setting(
         "how a step is chosen: honest or one-se, by cross-fitted values; paper, on the rows the method was fitted to", DEFAULT_SELECTION
@@ -129,6 +171,8 @@ class Goal(Specification):
         if self.max_loss is not None and self.min_performance is not None:
             given = f"max_loss={self.max_loss} with min_performance={self.min_performance}"
             raise BadInput(f"max_loss cannot be combined with min_performance; got {given}. Leave one of them out")
+        if self.keeps_all and "keep" not in self.model_fields_set:
+            self.__dict__["keep"] = unharmed(self.measure)[0]  # and not among the fields that were set
         return self
 
     def __eq__(self, other: object) -> bool:
@@ -139,6 +183,16 @@ class Goal(Specification):
 
     def __hash__(self) -> int:
         return hash((self.measure, self.performance, self.min_performance, self.max_gap, self.selection, self.max_loss, self.threshold))
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether no group may be worse off by the measure."""
+        return self.selection != "paper" and not self.allow_worse
+
+    @property
+    def rises(self) -> dict[str, float]:
+        """The largest rise of each limited rate in any group."""
+        return {**DEFAULT_MAX_RISE, **(unharmed(self.measure)[1] if self.keeps_all else {}), **self.max_rise}
 
     @property
     def allowed_loss(self) -> float:
