@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 from pydantic import BeforeValidator, model_validator
 
 from equipoise.errors import BadInput, pick, raise_all
-from equipoise.measures import AT_THRESHOLD, RATES, Gap, canonical_name, is_quotient, terms
+from equipoise.measures import AT_THRESHOLD, RATES, Gap, canonical_name, measure_of
 from equipoise.specification import Share, Specification, is_share, one_of, setting
 
 DEFAULT_MEASURE = "eod"
@@ -104,9 +104,9 @@ def unharmed(measure: str) -> tuple[dict[str, float | str], dict[str, float]]:
     >>> unharmed("eod"), unharmed("fpr_gap")
     (({'tpr': 'before'}, {}), ({'tpr': 'before'}, {'fpr': 0.0}))
     """
-    if is_quotient(measure):
+    if measure_of(measure).is_quotient:
         return {}, {}
-    benefits = [rate for rate in terms(measure) if rate != "fpr"]
+    benefits = [rate for rate in measure_of(measure).rates if rate != "fpr"]
     return dict.fromkeys(benefits or ["tpr"], BEFORE), {} if benefits else {"fpr": 0.0}
 
 
