@@ -41,7 +41,7 @@ FailIfOption = Annotated[
     list[str] | None,
     typer.Option(
         help="Exit with code 1 if this holds for any group: 'eod > 0.1', '|eod| > 0.1 and eod.clear', 'tpr[F] < 0.8', 'auroc.low < 0.7', "
-        "'findings > 0'; repeat it for more.",
+        "'findings > 0', of a repair 'harm' or 'unclear'; repeat it for more.",
         rich_help_panel="Pipelines",
     ),
 ]

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from equipoise import case as cases
-from equipoise import report
+from equipoise import measures, report
 from equipoise.cli import console
-from equipoise.cli.console import JsonOption, PdfOption, out, say
+from equipoise.cli.console import FailIfOption, JsonOption, PdfOption, out, say
 from equipoise.cli.options import CaseArgument, takes_case
 from equipoise.errors import BadInput, collecting, raise_all
 
@@ -34,6 +34,7 @@ def debias(
         Path, typer.Option("--out", metavar="FOLDER", help="Folder for the repaired network, the rule, the audits and the report.")
     ],
     pdf: PdfOption = None,
+    fail_if: FailIfOption = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the patients in each set, the methods and the estimated time, and exit.")
     ] = False,
@@ -56,6 +57,9 @@ def debias(
     [bold]Multi-label:[/bold] --label Effusion --label Mass ...: one repair of a network with one output per label, one folder per label.
     """
     problems = console.place_problems({"--pdf": pdf}, folder=folder)
+    conditions = console.parse_conditions(fail_if, problems)
+    with collecting(problems):
+        console.failures_of(conditions, measures.outcome_facts({}))  # do they name outcomes?
     with collecting(problems):
         asked = case(file)
         problems += _more_problems(asked, folder, pdf, overwrite, dry_run)
@@ -82,10 +86,10 @@ def debias(
             _print_result(comparison, saved[name], [] if several else prepared.notes, verbose, asked.report.words)
         for line in [*prepared.notes, f"\nAll labels: {folder / 'report.html'}"] if several else []:
             say(line)
-    failures = [(name, what, reason) for name, written in saved.items() for what, reason in written.failures.items()]
-    for name, what, reason in failures:
+    not_done = [(name, what, reason) for name, written in saved.items() for what, reason in written.failures.items()]
+    for name, what, reason in not_done:
         say(f"not done: {what if len(saved) == 1 else f'{name}, {what}'}: {reason}", "yellow", console.err)
-    if any(what in FOR_THE_COMMITTEE for _, what, _ in failures):
+    if any(what in FOR_THE_COMMITTEE for _, what, _ in not_done):
         raise typer.Exit(1)
     if pdf is not None:
         try:
@@ -96,6 +100,9 @@ def debias(
             raise typer.Exit(1) from error
         if not as_json:
             say(f"PDF: {pdf}")
+    outcomes = {label if len(saved) > 1 else "": str(comparison.outcome) for label, comparison in repaired.comparisons.items()}
+    if failures := console.failures_of(conditions, measures.outcome_facts(outcomes)):
+        console.exit_failed(failures)
 
 
 def _more_problems(case: cases.Case, folder: Path, pdf: Path | None, overwrite: bool, dry_run: bool) -> list[str]:

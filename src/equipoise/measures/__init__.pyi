@@ -20,12 +20,14 @@ from .cells import largest_gap as largest_gap
 from .cells import normalise_weights as normalise_weights
 from .cells import ratio as ratio
 from .cells import sums_at as sums_at
+from .conditions import OUTCOMES as OUTCOMES
 from .conditions import Condition as Condition
 from .conditions import Fact as Fact
 from .conditions import Verdict as Verdict
 from .conditions import audit_facts as audit_facts
 from .conditions import gap_facts as gap_facts
 from .conditions import monitoring_facts as monitoring_facts
+from .conditions import outcome_facts as outcome_facts
 from .conditions import read_condition as read_condition
 from .disclosure import ShownGroups as ShownGroups
 from .disclosure import margin as margin

@@ -20,7 +20,8 @@ from equipoise.measures.audit import GROUP_MEASURES, Audit
 from equipoise.measures.histories import Monitoring
 
 OPERATORS = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
-TRUE_OR_FALSE_FIELDS = ("clear", "changed", "shown", "few")  # fields that are true or false
+OUTCOMES = ("harm", "unclear", "reduced", "closed", "unchanged")  # of a repair, in the order in which several labels are named
+TRUE_OR_FALSE_FIELDS = ("clear", "changed", "shown", "few", *OUTCOMES)  # fields that are true or false
 NUMBER_FIELDS = (
     *("value", "low", "high", "simultaneous_low", "simultaneous_high", "p_value", "p_adjusted", "detectable", "patients"),
     *("first", "second", "before", "after", "evidence"),
@@ -147,6 +148,12 @@ def audit_facts(subject: Audit) -> list[Fact]:
 def monitoring_facts(subject: Monitoring) -> list[Fact]:
     """All numbers of gaps over time that a condition can test."""
     return [Fact("alarms", {"value": float(subject.alarms)}), *gap_facts(subject.gaps.to_dict("records"))]
+
+
+def outcome_facts(outcomes: Mapping[str, str]) -> list[Fact]:
+    """The outcomes of a repair by label; without labels, one fact that is not known, which shows what a condition may name."""
+    known = [Fact("outcome", {name: float(name == outcome) for name in OUTCOMES}, (label,)) for label, outcome in outcomes.items()]
+    return known or [Fact("outcome", dict.fromkeys(OUTCOMES, math.nan))]
 
 
 def gap_facts(rows: Iterable[Mapping[Any, Any]], label: str = "", measure: str = "measure") -> list[Fact]:

@@ -7,13 +7,12 @@ from typing import cast
 import numpy as np
 
 from equipoise.comparison import Balance, Comparison, ScoredCandidate
-from equipoise.measures import Estimate, Shift
+from equipoise.measures import OUTCOMES, Estimate, Shift
 from equipoise.methods import Goal, Judgement, Note
 from equipoise.report.text import Span, amount, percent, sentence, short_name, span
 from equipoise.report.wording.audits import counted_unit
 from equipoise.report.wording.names import GroupNames, gap_words, group_words, performance_words, rate_words
 
-OUTCOMES = ("harm", "unclear", "reduced", "closed", "unchanged")  # in the order in which several labels are named
 MANY_ERRORS = 0.05  # more missed findings or false alarms, as a share of a group's rows, that the first sentence names: 50 per 1,000
 SMALL_CHANGE = 0.01  # changes of less than 10 in 1,000 have a decimal place
 
