@@ -38,7 +38,7 @@ MADE = (
     "Scores",
 )  # by functions: how they are built is no concern of users
 EXTRAS: dict[str, tuple[str, ...]] = {  # what the pages tell users to import from a room
-    "data": ("XRAY_RANGE", "UNIT_RANGE", "Columns", "ImageFolder"),
+    "data": ("XRAY_RANGE", "Columns", "ImageFolder"),
     "measures": ("Measure", "add_measure", "upper_bound"),
     "models": ("OneOutput", "Repeated", "backbone", "load_heads", "load_model", "predict"),
     "case": ("audit_case", "CaseAudit", "prepare_repair", "Repaired"),

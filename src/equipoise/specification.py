@@ -6,6 +6,7 @@ A field holds its type, default, check, help and, if it is used daily, its flag.
 import inspect
 import re
 from collections.abc import Callable, Collection, Iterable
+from datetime import date
 from functools import wraps
 from numbers import Real
 from typing import Annotated, Any, Self, TypeVar, cast, get_args
@@ -120,7 +121,18 @@ def _texts(value: Any) -> Any:
     return (value,) if isinstance(value, str) else () if value is None else value
 
 
+def read_day(value: object, name: str = "") -> date:
+    """The day that a date, or text such as 2026-01-01, stands for; raises `BadInput` for anything else."""
+    if isinstance(value, date):
+        return date(value.year, value.month, value.day)
+    try:
+        return date.fromisoformat(value if isinstance(value, str) else "")
+    except ValueError:
+        raise BadInput(f"{name} must be a date, as in 2026-01-01; got {str(value)!r}") from None
+
+
 Share = Annotated[float, BeforeValidator(_checked_share)]  # from 0 to 1
+Day = Annotated[date, BeforeValidator(lambda value, info: read_day(value, info.field_name))]
 Texts = Annotated[tuple[str, ...], BeforeValidator(_texts)]  # one text, or several
 
 

@@ -16,7 +16,7 @@ from equipoise.errors import BadInput, UnknownName, collecting, did_you_mean, ra
 from equipoise.measures import NONE_OF_THE_LABELS, AuditSpec
 from equipoise.methods import Goal
 from equipoise.report import ReportSpec
-from equipoise.specification import Specification, Texts, fields_of, is_share, setting
+from equipoise.specification import Day, Specification, Texts, fields_of, is_share, setting
 
 if TYPE_CHECKING:
     from equipoise.case import Repaired
@@ -155,6 +155,9 @@ class RepairSpec(Specification):
     method: Texts = setting("a method to try; several are compared", ("auto",), flag="--method", shown="auto: several, within the budget")
     test: Path | None = setting("file with the test set in the same columns, of other patients", None, flag="--test")
     test_fraction: float = setting("share of the patients held out for evaluation, without a test file", 0.3, gt=0, lt=1)
+    test_after: Day | None = setting(
+        "hold out the later patients instead, those first seen on this day or after it by data.date: 2026-01-01", None, flag="--test-after"
+    )
     seed: int = setting("seed of everything random", 0, ge=0)
     budget: float = setting("approximate limit for all methods together, in minutes; 0 for no limit", 10.0, ge=0, allow_inf_nan=False)
     group_rules: bool = setting("whether auto tries rules that need each patient's group", True)
@@ -290,6 +293,10 @@ class Case(Specification):
             problems += [f"{name} {what}. Omit it." for name, value in network_only.items() if value]
         if self.repair.test is not None and "test_fraction" in self.repair.model_fields_set:
             problems.append("repair.test_fraction holds out patients of the data file, --test is a separate test set; use one of them")
+        if self.repair.test_after is not None and (self.repair.test is not None or "test_fraction" in self.repair.model_fields_set):
+            problems.append("repair.test_after (--test-after) holds out the later patients. Omit repair.test (--test) and test_fraction.")
+        if self.repair.test_after is not None and data.date is None:
+            problems.append("repair.test_after (--test-after) needs the date of each row. Add data.date (--set data.date=COLUMN).")
         if self.images.folder is None and self.report.thumbnails:
             problems.append("report.thumbnails requires images.folder (--images). Omit it.")
         if self.images.folder is not None and data.features:

@@ -190,7 +190,10 @@ def prepare_repair(
     like_table = columns.with_bins_of(rows[0].attributes)
     train = None if case.data.train is None else data.read_cohort(case.data.train, like_table, images, progress=counting(bars)).cohort
     repair: Sequence[Rows] = rows
-    if spec.test is None:
+    later = None if spec.test_after is None else data.LaterPatients.of(rows, spec.test_after)
+    if later is not None:
+        repair, test = later.parts(rows)
+    elif spec.test is None:
         repair, test = data.hold_out_each(rows, spec.test_fraction, seed=spec.seed)
     else:
         given = read(spec.test, columns.like(rows[0].attributes))
@@ -228,6 +231,7 @@ def prepare_repair(
             listed = f"{len(labels)} {rows[0].kind} at once: {', '.join(rows[0].labels)}"
             limits.append(f"the network was repaired for {listed}; each has its own report")
         limits, notes = [*limits, *about_inputs], [*notes, *about_inputs]
+    limits += [] if later is None else [report.later_patients_words(later)]
     cohort, called = None if file is None else file.cohort, named or f"scores in {table.name}"
     read_files = (
         table,

@@ -329,6 +329,7 @@ def findings_document(case: Comparison, found: Findings) -> dict[str, object]:
         "goal": {"words": str(candidate.goal), **vars(candidate.goal)},
         "before": found.before.to_dict(),
         "after": found.after.to_dict(),
+        **({} if found.periods is None else {"periods": found.periods.to_dict()}),
         "limit": _upper_bound(found.methods[0]),
         "methods": methods,
         "change": {"gap": gap, "performance": found.performance_change.to_dict(), "rates": rates},

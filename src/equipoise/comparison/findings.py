@@ -5,7 +5,7 @@ the repair set. The test set is scored once per candidate and has no influence o
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any, cast
 
@@ -14,13 +14,14 @@ import numpy.typing as npt
 import pandas as pd
 
 from equipoise import measures
-from equipoise.data import MISSING, Attribute, FloatArray, Scores
+from equipoise.data import MISSING, Attribute, FloatArray, Identities, Scores
 from equipoise.errors import BadInput
-from equipoise.measures import MEASURES, AuditSpec, Clusters, Estimate, LabelAudit, PairedDecisions, Shift, ShownGroups
+from equipoise.measures import MEASURES, AuditSpec, Clusters, Estimate, LabelAudit, PairedDecisions, Shift, ShownGroups, SignedSum, units_of
 from equipoise.methods import Goal, Judgement, LabelCandidate, Progress, judge
 
 BALANCE = ({"corrected": 1.0}, {"spoiled": 1.0}, {"accuracy": 1.0}, {"true": -1.0}, {"false": 1.0})  # the last two: missed findings, alarms
 BeforeAfter = dict[str, dict[str, dict[str, tuple[Estimate, Estimate]]]]  # by attribute, measure and group
+MOST_PERIODS, PERIOD_PATIENTS = 4, 100  # of the test set; a period has at least so many patients
 REPORTED_RATES = (*measures.GROUP_MEASURES, *measures.SCORE_MEASURES, measures.CALIBRATION_ERROR)
 
 
@@ -133,6 +134,32 @@ class MethodRow:
     expected: bool  # `changed` is an expectation, because decisions are randomised
 
 
+@dataclass(frozen=True)
+class Period:
+    """The gap before and after in patients of the test set who were first seen in one period, and its paired change."""
+
+    first: str  # the first month, as in 2026-01: a day would be that of one patient
+    last: str
+    patients: int
+    before: float
+    after: float
+    change: Estimate
+
+
+@dataclass(frozen=True)
+class PeriodChanges:
+    """The change of a gap in consecutive periods of the test set, and Cochran's test of whether it is the same in all of them."""
+
+    group: str
+    periods: tuple[Period, ...]
+    p_value: float  # NaN unless two periods have an estimate
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values for JSON."""
+        rows = [vars(each) | {"change": each.change.to_dict()} for each in self.periods]
+        return {"group": self.group, "periods": rows, "p_value": None if np.isnan(self.p_value) else self.p_value}
+
+
 @dataclass(frozen=True, eq=False)
 class Findings:
     """All numbers of a report."""
@@ -158,6 +185,7 @@ class Findings:
     methods: tuple[MethodRow, ...]
     judgement: Judgement  # of the chosen candidate, from its decisions on the test set
     settings: AuditSpec
+    periods: PeriodChanges | None = None  # of the largest gap before, if the days of the test rows are known
 
     @property
     def seen(self) -> str:
@@ -247,6 +275,7 @@ def find(
     judgements: list[Judgement | None] = [None]  # the original is not judged
     for tried, own in zip(candidates, decided[1:], strict=True):
         limits: dict[str, Any] = {"settings": settings, "labels": labels, "forced": forced}
+        limits["later"] = tested_later(tried)
         judgements.append(judge(*decided[0], *own, tried.candidate.goal, source="held-out", **limits))
     methods = []
     for tried, (_, own_decisions), judgement, audit in zip(entries, decided, judgements, audits, strict=True):
@@ -304,7 +333,61 @@ def find(
         methods=tuple(methods),
         judgement=cast(Judgement, judgements[1 + chosen]),
         settings=settings,
+        periods=changes_by_period(pair, goal.measure, worst_group),
     )
+
+
+def changes_by_period(pair: PairedDecisions, measure: str, group: str) -> PeriodChanges | None:
+    """The change of a group's gap in up to `MOST_PERIODS` periods with as many patients each; None without dates or with few patients.
+
+    A patient belongs to the period of the first visit, so that the changes are independent.
+    """
+    rows, codes = pair.scores, units_of(pair.scores.patients, len(pair.scores))
+    patients = int(codes.max(initial=-1)) + 1
+    count = min(MOST_PERIODS, patients // PERIOD_PATIENTS)
+    if rows.dates is None or group not in rows.attribute.others or count < 2:
+        return None
+    first = np.full(patients, rows.dates.max())
+    np.minimum.at(first, codes, rows.dates)
+    starts = np.unique(np.sort(first)[np.arange(1, count) * patients // count])
+    place, k, periods = np.searchsorted(starts, first, side="right"), rows.attribute.levels.index(group), list[Period]()
+    pooled, changes, variances = pair.signed(measure), list[float](), list[float]()
+    for each in np.unique(place):
+        own, days = (place == each)[codes], first[place == each]
+        part = replace(pair, scores=rows.take(own), decisions=(pair.decisions[0][own], pair.decisions[1][own]))
+        before, after = (float(rates[k] - rates[0]) for rates in part.rates(measure))
+        months = days.astype("datetime64[M]")
+        change = part.gap_change(measure, group)
+        periods.append(Period(str(months.min()), str(months.max()), len(days), before, after, change))
+        if not np.isnan(periods[-1].change.value):
+            changes.append(periods[-1].change.value)
+            variances.append(sum(_variance(part.signed(measure), pooled)[[0, k]]))
+    p_value = np.nan
+    if len(changes) > 1 and min(variances) > 0:
+        from scipy.special import chdtrc  # late: most test sets have no dates
+
+        precision = 1 / np.array(variances)
+        deviations = np.array(changes) - np.average(changes, weights=precision)
+        p_value = float(chdtrc(len(changes) - 1, float((precision * deviations**2).sum())))
+    return PeriodChanges(group, tuple(periods), p_value)
+
+
+def _variance(part: SignedSum, pooled: SignedSum) -> FloatArray:
+    """The variance of each group's change in a part of the patients (groups,), if rows vary and are correlated as in all of them.
+
+    Few changed decisions in a part say little about their variance; that of all patients is also that under the same change everywhere.
+    """
+    value = pooled.value
+    spread = np.where(np.isnan(pooled.either), value * (1 - value), pooled.either - value**2)
+    sd = part.signs * np.sqrt(np.maximum(spread, 0.0) / part.size)
+    variance: FloatArray = np.einsum("...i,...ij,...j->...", sd, pooled.correlation, sd)
+    return variance
+
+
+def tested_later(tried: ScoredCandidate) -> bool:
+    """Whether every test row is later than all rows that the candidate was fitted to, as far as their dates are known."""
+    fitted = [*tried.candidate.fitted_to.values(), *([] if tried.valid is None else [Identities.of(tried.valid, content=False)])]
+    return bool(fitted) and all(rows.before(tried.test) for rows in fitted)
 
 
 def largest_estimate(audit: LabelAudit, measure: str, attribute: str) -> Estimate:

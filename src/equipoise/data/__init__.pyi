@@ -45,6 +45,7 @@ from .scans import ScannedRows as ScannedRows
 from .scans import read_scans as read_scans
 from .scans import scan as scan
 from .splits import Identities as Identities
+from .splits import LaterPatients as LaterPatients
 from .splits import assign_folds as assign_folds
 from .splits import check_apart as check_apart
 from .splits import child_seed as child_seed

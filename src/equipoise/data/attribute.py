@@ -29,6 +29,7 @@ FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 ObjectArray = npt.NDArray[np.object_]
+DateArray = npt.NDArray[np.datetime64]  # of days
 MISSING = -1
 MANY_LEVELS = 20  # a column of numbers or dates, or of mostly different values, with more levels is not a grouping
 FEW_ROWS = 10  # a column of many levels, most of them with fewer rows, is not a grouping

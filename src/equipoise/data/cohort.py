@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from equipoise import data  # tables and tensors are imported when there are inputs
-from equipoise.data.attribute import Attribute, FloatArray, IntArray, ObjectArray, patient_codes
+from equipoise.data.attribute import Attribute, DateArray, FloatArray, IntArray, ObjectArray, patient_codes
 from equipoise.data.column_values import (
     UNKNOWN,
     UNNAMED_LABEL,
@@ -22,7 +22,7 @@ from equipoise.data.column_values import (
     read_columns,
 )
 from equipoise.data.columns import Columns, LabelKind
-from equipoise.data.splits import Grouped, assign_units, generator, too_few
+from equipoise.data.splits import Grouped, LaterPatients, assign_units, generator, too_few
 from equipoise.data.table_files import as_parsed, read_table
 from equipoise.errors import BadInput, Misuse, collecting, pick, raise_all
 from equipoise.specification import takes_fields_of
@@ -55,6 +55,7 @@ class Cohort(Grouped):
     targets: IntArray = field(default_factory=lambda: np.empty((0, 0), np.int64))  # (n, labels) 0 or 1, -1 if unknown; summarised by y
     kind: LabelKind = LabelKind.LABELS
     weight: FloatArray | None = None  # (n,) positive sample weights; None if every row counts once
+    dates: DateArray | None = None  # (n,) the day of each row; None if no column has it
 
     def __post_init__(self) -> None:
         n = len(self.y)
@@ -66,7 +67,7 @@ class Cohort(Grouped):
             object.__setattr__(self, "targets", self.y[:, None])
         lengths = {"inputs": len(self.source), "ids": len(self.ids), **{a.name: len(a.codes) for a in self.attributes}}
         lengths["targets"] = len(self.targets)
-        optional = {"patients": self.patients, "weight": self.weight}
+        optional = {"patients": self.patients, "weight": self.weight, "dates": self.dates}
         lengths |= {name: len(values) for name, values in optional.items() if values is not None}
         raise_all([f"{what} has {size:,} rows, y has {n:,}" for what, size in lengths.items() if size != n])
 
@@ -107,6 +108,7 @@ class Cohort(Grouped):
         bins: Sequence[float] | None = None,
         conflicts: str = "row",
         weights: object = None,
+        dates: object = None,
         name: str = "arrays",
     ) -> Cohort:
         """The cohort of an input tensor (n, ...), labels, group names and patient ids of the same rows.
@@ -124,7 +126,7 @@ class Cohort(Grouped):
             raise Misuse("Cohort.from_arrays", "inputs, labels and groups: from_arrays(inputs, y, groups)", inputs, advice)
         if labels is not None and classes is not None:
             raise BadInput("give labels=[...] with an array (n, L) of 0 and 1, or classes=[...] with one class per row, not both")
-        arrays = {"label": y, "group": groups, "patient": patients, "weight": weights}
+        arrays = {"label": y, "group": groups, "patient": patients, "weight": weights, "date": dates}
         frame, roles = frame_from_arrays(arrays, attribute, bins, labels)
         read = read_columns(frame, Columns(**roles | {"reference": reference, "conflicts": conflicts, "classes": classes}))
         try:
@@ -346,6 +348,7 @@ class Scores(Grouped):
     weight: FloatArray | None = None  # (n,) positive sample weights; None if every row counts once
     features: FeatureTable | None = None  # further columns that a rule may use at prediction time
     logit: FloatArray | None = None  # (n,) the logits that the scores were made from, by which rows are ranked
+    dates: DateArray | None = None  # (n,) the day of each row; None if no column has it
 
     def __post_init__(self) -> None:
         if not len(self.ids):
@@ -386,6 +389,7 @@ class Scores(Grouped):
         bins: Sequence[float] | None = None,
         conflicts: str = "row",
         weights: object = None,
+        dates: object = None,
         name: str = "scores",
     ) -> Scores:
         """The scores in arrays of labels, scores, group names and patient ids of the same rows. `bins` cuts numbers into groups.
@@ -399,7 +403,7 @@ class Scores(Grouped):
             frame_advice = "The columns of a frame are read by eq.Scores.from_frame(frame, label=..., score=..., group=...)."
             advice = {"DataFrame": frame_advice, "Cohort": "A cohort's scores are eq.Scores.of(cohort, score)."}
             raise Misuse("Scores.from_arrays", expected, misused[0] if misused else y, advice)
-        arrays = {"label": y, "score": score, "group": groups, "patient": patients, "weight": weights}
+        arrays = {"label": y, "score": score, "group": groups, "patient": patients, "weight": weights, "date": dates}
         frame, roles = frame_from_arrays(arrays, attribute, bins)
         return cls.from_frame(frame, reference=reference, conflicts=conflicts, name=name, **roles)
 
@@ -415,7 +419,8 @@ class Scores(Grouped):
             raise BadInput(f"{len(values):,} scores for {len(cohort):,} rows of {cohort.name!r}. Give one score per row.")
         if bad := int((~((values >= 0) & (values <= 1))).sum()):
             raise BadInput(f"{bad:,} of {len(values):,} scores for {cohort.name!r} are NaN or lie outside [0, 1]. Give probabilities.")
-        return cls(cohort.y, values, cohort.attributes, cohort.patients, cohort.ids, cohort.name, cohort.weight)
+        who = cohort.patients, cohort.ids, cohort.name, cohort.weight
+        return cls(cohort.y, values, cohort.attributes, *who, dates=cohort.dates)
 
     def with_features(self, features: object) -> Scores:
         """These scores with columns that a rule may use: a frame, or an array (n, d), of the same rows in the same order."""
@@ -476,7 +481,7 @@ def scores_from_columns(frame: pd.DataFrame, columns: Columns, name: str = "scor
     table = data.FeatureTable(frame[features].reset_index(drop=True)) if features else None
     scores, problems = {}, []
     for label, y, (score, logit) in zip(columns.label, np.ascontiguousarray(read["targets"].T), read["scores"], strict=True):
-        rows = Scores(y, score, read["attributes"], read["patients"], read["ids"], name, read["weight"], table, logit)
+        rows = Scores(y, score, read["attributes"], read["patients"], read["ids"], name, read["weight"], table, logit, read["dates"])
         known = y != UNKNOWN
         scores[label] = rows if known.all() else rows.take(known)
         for attribute in () if known.all() else scores[label].attributes:
@@ -534,17 +539,24 @@ class Parts:
         return iter((self.train, self.valid, self.test))
 
 
-def split(cohort: Cohort, *, seed: int = 0, fractions: Sequence[float] = (0.6, 0.2, 0.2)) -> Parts:
+def split(cohort: Cohort, *, seed: int = 0, fractions: Sequence[float] = (0.6, 0.2, 0.2), test_after: object = None) -> Parts:
     """Training, validation and test sets of a cohort, by patient if there are patient ids, stratified by label and group.
 
-    For tables, levels and scales are learned from the training set; levels that occur only in the other sets are listed in `unseen`.
+    `fractions` are the shares of rows in the three sets. With `test_after`, a date, the test set is of later patients (see
+    `Grouped.hold_out`), and the others are divided by the first two fractions. For tables, levels and scales are learned from the training
+    set; levels that occur only in the other sets are listed in `unseen`.
     """
     check_cohort("eq.split", cohort)
     shares = np.asarray(fractions, dtype=float)
     if shares.shape != (3,) or (shares <= 0).any() or not np.isclose(shares.sum(), 1.0):
         raise BadInput(f"fractions must be three positive numbers that add up to 1, for train, validation and test; got {tuple(fractions)}")
-    unit = np.arange(len(cohort)) if cohort.patients is None else patient_codes(cohort.patients)
-    part = assign_units([cohort], unit, np.bincount(unit), shares, generator(seed, "split"))
-    if len(np.unique(part)) < 3:
+    part, kept, rows = np.full(len(cohort), 2), np.ones(len(cohort), bool), cohort
+    if test_after is not None:
+        later = LaterPatients.of([cohort], test_after)
+        kept, shares = later.repair[0], np.array([*shares[:2] / shares[:2].sum(), 0.0])
+        part[later.left_out[0]], rows = -1, cohort.take(kept)
+    unit = np.arange(len(rows)) if rows.patients is None else patient_codes(rows.patients)
+    part[kept] = assign_units([rows], unit, np.bincount(unit), shares, generator(seed, "split"))
+    if len(set(part.tolist()) - {-1}) < 3:
         raise too_few(cohort, unit, f"for sets of {tuple(fractions)}")
     return Parts.of(cohort, part)

@@ -7,6 +7,7 @@ model with one output is a column without a name.
 import logging
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from equipoise.data.attribute import (
     MANY_LEVELS,
     Attribute,
     BoolArray,
+    DateArray,
     FloatArray,
     IntArray,
     ObjectArray,
@@ -162,7 +164,7 @@ def read_columns(frame: pd.DataFrame, columns: Columns, source: str = "") -> dic
                 f"column {name!r}: {affected} hold lists or records (or tensors); one value per row is needed. Use another column."
             )
     raise_all(problems, source)
-    patient, fields = columns.patient, dict[str, Any](scores=[], weight=None)
+    patient, fields = columns.patient, dict[str, Any](scores=[], weight=None, dates=None)
     with collecting(problems):
         names, one = tuple(map(level_name, columns.classes)) or columns.label, len(columns.label) == 1
         if columns.classes:
@@ -180,6 +182,9 @@ def read_columns(frame: pd.DataFrame, columns: Columns, source: str = "") -> dic
     if columns.weight is not None:
         fields["weight"], weight_problems = read_weights(frame[columns.weight], columns.weight)
         problems += weight_problems
+    if columns.date is not None:
+        with collecting(problems):
+            fields["dates"] = read_dates(frame[columns.date], columns.date)
     patient_problems = identifier_problems(frame[patient], patient, "patient") if patient else []
     attributes = []
     for name, reference in zip(columns.group, columns.references, strict=True):
@@ -208,7 +213,7 @@ def feature_problems(frame: pd.DataFrame, features: Sequence[str], other_columns
     again = dict.fromkeys(c for c in features if list(features).count(c) > 1)
     problems += [f"feature column {c!r} occurs more than once in the frame or the list. Keep it once." for c in again]
     return problems + [
-        f"column {c!r} is a feature and has another role (label, score, group, patient, id or weight). A rule that reads the group needs "
+        f"column {c!r} is a feature and has another role (label, score, group, patient and so on). A rule that reads the group needs "
         "each patient's group: use group-thresholds for that. Leave it out of the features."
         for c in dict.fromkeys(features)
         if c in other_columns
@@ -297,6 +302,33 @@ def read_weights(column: "pd.Series[object]", name: str) -> tuple[FloatArray, li
         f"weight column {name!r}: {_affected_rows(bad)} hold no positive, finite number, {first!r} in the first. Leave rows of weight 0 "
         "out; correct the others."
     ]
+
+
+def read_dates(column: "pd.Series[object]", name: str) -> DateArray:
+    """The dates (n,) in a column: ISO 8601 with or without a time, a year, a month or 20261116; one error with the rows that hold none.
+
+    Other orders, such as 11/12/2026, are refused, since the day and the month cannot be distinguished.
+
+    >>> read_dates(pd.Series(["2026-11-16", "2026-11-16T08:30", "20261116", 2026]), "visit").astype(str).tolist()
+    ['2026-11-16', '2026-11-16', '2026-11-16', '2026-01-01']
+    """
+    if pd.api.types.is_datetime64_any_dtype(column):
+        dates: DateArray = column.dt.tz_localize(None).to_numpy().astype("datetime64[D]")
+    else:
+        dates = np.full(len(column), np.datetime64("NaT"), dtype="datetime64[D]")
+        codes, texts = pd.factorize(column.map(level_name, na_action="ignore"))
+        for code, text in enumerate(texts):
+            if found := re.fullmatch(r"\s*(\d{4})(?:-?(\d\d)(?:-?(\d\d)(?:[ T]\d\d:.*)?)?)?\s*", text):
+                with suppress(ValueError):  # no such day
+                    dates[codes == code] = np.datetime64("-".join(filter(None, found.groups())), "D")
+    if (wrong := np.isnat(dates)).any():
+        held = column[wrong].dropna().map(str)
+        shown = f", which hold {', '.join(map(repr, map(shorten, held.unique()[:3])))}" if len(held) else ""
+        raise BadInput(
+            f"date column {name!r}: {_affected_rows(wrong)} have no date as in 2026-11-16{shown}. Write dates as year, month and day, or "
+            "leave those rows out."
+        )
+    return dates
 
 
 def read_identifiers(column: "pd.Series[object]") -> ObjectArray:

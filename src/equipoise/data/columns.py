@@ -26,7 +26,14 @@ CONFLICTS = {  # the treatment of patients with more than one recorded group, an
 }
 
 
-ROLES = ("label", "group", "score", "patient", "weight")  # the fields that name columns; a column has one role, and is no input by default
+ROLES = (
+    "label",
+    "group",
+    "score",
+    "patient",
+    "weight",
+    "date",
+)  # the fields that name columns; a column has one role, and is no input by default
 
 
 class LabelKind(StrEnum):
@@ -121,6 +128,7 @@ class Columns(Specification):
     positive: Any = setting("label value that counts as positive, if labels are not 0 and 1", None)
     classes: Values = setting("classes of the only label, decided by argmax, in the order of the network's outputs", (), was="--class")
     weight: Name = setting("column with sample weights (positive numbers), as of a case-control or survey sample", None)
+    date: Name = setting("column with the date of each row, as in 2026-11-16, by which repair.test_after holds out later patients", None)
     conflicts: Annotated[str, one_of("rule for data.conflicts:", CONFLICTS)] = setting(
         f"patients recorded in several groups: {', '.join(CONFLICTS)}", "row"
     )
@@ -151,8 +159,9 @@ class Columns(Specification):
 
     @property
     def text(self) -> set[str]:
-        """The columns of identifiers and groups, which are read as text; a binned group is read as a number."""
-        return {name for name in (self.patient, self.id) if name is not None} | {name for name in self.group if name not in self.bins}
+        """The columns of identifiers, dates and groups, which are read as text; a binned group is read as a number."""
+        groups = {name for name in self.group if name not in self.bins}
+        return groups | {name for name in (self.patient, self.id, self.date) if name is not None}
 
     @property
     def words(self) -> tuple[str, ...]:

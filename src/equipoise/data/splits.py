@@ -6,6 +6,7 @@ as the same if a column tells rows apart (numbers of many digits that hardly rep
 than the repeated rows within each set explain.
 """
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -21,6 +22,8 @@ import pandas as pd
 from equipoise.data.attribute import (
     MISSING,
     Attribute,
+    BoolArray,
+    DateArray,
     FloatArray,
     GroupConflicts,
     IntArray,
@@ -32,6 +35,7 @@ from equipoise.data.attribute import (
 from equipoise.data.column_values import UNNAMED_LABEL
 from equipoise.data.columns import LabelKind
 from equipoise.errors import BadInput, raise_all
+from equipoise.specification import read_day
 
 CHANCE_OF_EQUAL_ROWS = 1e-4  # probability of as many equal rows of different patients, above which they are not counted
 TELLING_SHARE = 0.95  # share of different values, and of values with more than `TELLING_DIGITS` digits, in a column that tells rows apart
@@ -42,6 +46,7 @@ SHADES = 16  # different bytes in an image that is more than a blank one
 EXAMPLES_SHOWN = 5  # in a message
 FIRST_COLUMNS = 4  # by which equal rows of a table are first sought: comparing hundreds of columns takes seconds
 HashArray = npt.NDArray[np.uint64]
+log = logging.getLogger(__name__)
 
 
 class Grouped:
@@ -51,6 +56,7 @@ class Grouped:
     targets: IntArray  # (n, labels), of a cohort
     attributes: tuple[Attribute, ...]
     patients: ObjectArray | None
+    dates: DateArray | None
     ids: ObjectArray
     name: str
     labels: tuple[str, ...] = UNNAMED_LABEL
@@ -133,15 +139,19 @@ class Grouped:
         attributes = tuple(a.take(rows) for a in self.attributes)
         return cast(Self, replace(made, name=name or self.name, attributes=attributes, **taken))
 
-    def hold_out(self, fraction: float = 0.3, *, seed: int = 0) -> tuple[Self, Self]:
+    def hold_out(self, fraction: float = 0.3, *, seed: int = 0, test_after: object = None) -> tuple[Self, Self]:
         """The repair set of these rows, and the test set with this fraction of their patients; see `hold_out_each`.
+
+        With `test_after`, a date such as 2026-01-01, the test set is of later patients instead: those first seen on that day or after it.
+        Patients who were seen before it stay in the repair set, with their rows of that time; their later rows are in neither set.
 
         >>> from equipoise import Scores
         >>> scores = Scores.from_arrays([1, 0] * 50, [0.9, 0.2] * 50, ["F", "F", "M", "M"] * 25, reference="M")
         >>> [len(part) for part in scores.hold_out(0.3)]
         [70, 30]
         """
-        (repair,), (test,) = hold_out_each([self], fraction, seed=seed)
+        later = None if test_after is None else LaterPatients.of([self], test_after)
+        (repair,), (test,) = hold_out_each([self], fraction, seed=seed) if later is None else later.parts([self])
         return repair, test
 
     def with_groups_of(self, repair: "Grouped") -> Self:
@@ -195,7 +205,7 @@ def hold_out_each(sets: Sequence[RowsT], fraction: float = 0.3, *, seed: int = 0
     if not 0 < fraction < 1:
         raise BadInput(f"the fraction to hold out must lie between 0 and 1; got {fraction}")
     sets = [rows.fixed() for rows in sets]
-    unit = np.asarray(pd.factorize(np.concatenate([rows.ids if rows.patients is None else rows.patients for rows in sets]))[0], np.int64)
+    unit = units_of_all(sets)
     shares = np.array([1 - fraction, fraction, 0.0])
     part = assign_units(sets, unit, np.ones(unit.max() + 1, np.int64), shares, generator(seed, "keep aside"))
     repair, test = list[RowsT](), list[RowsT]()
@@ -205,6 +215,59 @@ def hold_out_each(sets: Sequence[RowsT], fraction: float = 0.3, *, seed: int = 0
             if not len(parts[-1]):
                 raise too_few(rows, unit, f"to hold out {fraction:g} of them")
     return repair, test
+
+
+def units_of_all(sets: Sequence[Grouped]) -> IntArray:
+    """The patient of each row of all sets, one after another, as a code; without patient ids, the row by its id."""
+    return np.asarray(pd.factorize(np.concatenate([rows.ids if rows.patients is None else rows.patients for rows in sets]))[0], np.int64)
+
+
+@dataclass(frozen=True)
+class LaterPatients:
+    """The division of rows of one or several labels by a date: patients first seen before it, and later patients."""
+
+    after: str  # the first day of the later patients
+    patients: int  # first seen on that day or after it
+    returning: int  # seen before it and again
+    repair: tuple[BoolArray, ...]  # for each label, the rows before the day
+    left_out: tuple[BoolArray, ...]  # the later rows of returning patients
+
+    @classmethod
+    def of(cls, sets: Sequence[Grouped], after: object) -> "LaterPatients":
+        """The division of these sets, whose patients (without patient ids, rows) are divided by their first date in any of them."""
+        day = np.datetime64(read_day(after, "test_after"), "D")
+        dates = [rows.dates for rows in sets if rows.dates is not None]
+        if len(dates) < len(sets):
+            raise BadInput("test_after (repair.test_after) needs the date of each row. Name its column: date= (data.date).")
+        unit = units_of_all(sets)
+        seen, first = np.concatenate(dates), np.full(int(unit.max(initial=-1)) + 1, np.datetime64("9999-12-31"))
+        np.minimum.at(first, unit, seen)
+        is_later, ends = first >= day, np.cumsum([len(rows) for rows in sets])[:-1]
+        for missing, found in (("later", is_later.any()), ("earlier", not is_later.all())):
+            if not found:
+                raise BadInput(
+                    f"no patient of {sets[0].name!r} is first seen {'on or after' if missing == 'later' else 'before'} {day}, the day of "
+                    f"test_after; the dates go from {seen.min()} to {seen.max()}. Choose a day between them."
+                )
+        late = ~is_later[unit] & (seen >= day)
+        before = ~is_later[unit] & ~late
+        divided = cls(str(day), int(is_later.sum()), len(np.unique(unit[late])), tuple(np.split(before, ends)), tuple(np.split(late, ends)))
+        if divided.returning:
+            log.warning(
+                "%s patients were seen before %s and again: they stay in the repair set, and their later rows are in neither set",
+                *(f"{divided.returning:,}", day),
+            )
+        return divided
+
+    def parts(self, sets: Sequence[RowsT]) -> tuple[list[RowsT], list[RowsT]]:
+        """The repair sets and the test sets of the labels."""
+        repair, test = list[RowsT](), list[RowsT]()
+        for rows, before, left_out in zip([rows.fixed() for rows in sets], self.repair, self.left_out, strict=True):
+            for name, parts, kept in (("repair", repair, before), ("test", test, ~before & ~left_out)):
+                if not kept.any():
+                    raise BadInput(f"no row of {rows.name!r} is left in the {name} set by test_after={self.after}. Choose another day.")
+                parts.append(rows.take(kept, f"{rows.name}/{name}"))
+        return repair, test
 
 
 def assign_folds(cohort: Grouped, folds: int, rng: np.random.Generator) -> IntArray:
@@ -264,15 +327,21 @@ class Identities:
     frame: pd.DataFrame = field(default_factory=pd.DataFrame)  # the content of a table or of scores
     images: npt.NDArray[Any] | None = None  # (m, ...) the content of images
     positions: IntArray | None = None  # (n,) the position of each row among the images
+    last: np.datetime64 | None = None  # the last day of any row; None if the days are not known
 
     @classmethod
     def of(cls, rows: Grouped, content: bool | None = None) -> "Identities":
         """The identities of these rows; with their content, by default, if they have no patient ids."""
-        who = rows.name, rows.patients, rows.ids
+        last = None if rows.dates is None or not len(rows) else rows.dates.max()
+        who = cls(rows.name, rows.patients, rows.ids, last=last)
         if not (rows.patients is None if content is None else content):
-            return cls(*who)
+            return who
         kind, stored, positions = rows.content()
-        return cls(*who, kind, stored) if positions is None else cls(*who, kind, images=stored, positions=positions)
+        return replace(who, kind=kind, **({"frame": stored} if positions is None else {"images": stored, "positions": positions}))
+
+    def before(self, rows: Grouped) -> bool:
+        """Whether all rows of a set are known to be later than these."""
+        return self.last is not None and rows.dates is not None and bool(rows.dates.min() > self.last)
 
     def shared_with(self, other: "Identities") -> "Shared":
         """What the other set has in common with this one.

@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -276,7 +277,7 @@ def _read_csv(path: Path, limit: int) -> "tuple[bytes, CsvFormat]":
 
 
 def _check_unique(names: Sequence[str], path: Path) -> None:
-    if again := sorted(name for name in {*names} if names.count(name) > 1):
+    if again := sorted(name for name, count in Counter(names).items() if count > 1):
         raise BadInput(f"{path} has the columns {', '.join(map(repr, again))} more than once. Rename all but one of each.")
 
 

@@ -96,6 +96,7 @@ class Judgement:
     patients: int  # rows if there are no patient ids
     patients_needed: int | None  # approximate number for a clear outcome, if it is unclear; None above 100,000
     met: bool | None  # every limit of the goal is kept on these rows; None for a goal without a maximum gap
+    later: bool = False  # the rows are of patients who are all later than the rows that the repair was fitted to
 
     @property
     def largest(self) -> JudgedGap | None:
@@ -155,6 +156,7 @@ class Judgement:
             "patients": self.patients,
             "patients_needed": self.patients_needed,
             "met": self.met,
+            "later": self.later,
         }
 
 
@@ -169,11 +171,13 @@ def judge(
     settings: AuditSpec = AuditSpec(),
     labels: int = 1,
     forced: bool = False,
+    later: bool = False,
 ) -> Judgement:
     """The judgement of decisions before and after a repair on the same rows, which must not have been used to fit either.
 
     Decisions are 0 or 1, or probabilities of a positive decision. `labels` is the number of labels repaired together, which share the error
-    rate of the claims. A repair that was `forced` with too few patients is never called closed or reduced.
+    rate of the claims. A repair that was `forced` with too few patients is never called closed or reduced. `later` states that the rows are
+    of later patients than those of the repair.
 
     >>> import numpy as np
     >>> y, groups = np.array([1, 1, 0, 0] * 1000), np.array(["F", "M"] * 2000)
@@ -239,6 +243,7 @@ def judge(
         patients=int(units_of(scores.patients, len(scores)).max(initial=-1)) + 1,
         patients_needed=None,
         met=met,
+        later=later,
     )
     if not judgement.changed or judgement.harms:
         return replace(judgement, outcome=Outcome.HARM if judgement.changed else Outcome.UNCHANGED)

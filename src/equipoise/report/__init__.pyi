@@ -39,5 +39,6 @@ from .wording.audits import varying_words as varying_words
 from .wording.names import group_words as group_words
 from .wording.notes import why_words as why_words
 from .wording.repairs import groups_called as groups_called
+from .wording.repairs import later_patients_words as later_patients_words
 from .wording.repairs import repair_answer as repair_answer
 from .wording.repairs import repair_set_words as repair_set_words

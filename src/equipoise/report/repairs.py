@@ -88,7 +88,7 @@ def repair_document(repair: Comparison, names: Mapping[str, str] | None = None, 
             "",
             [*changed, Folded("Numbers of decisions", affected_tables(repair, called.full))],
         ),
-        Section("gaps", "The differences", "", gap_parts(repair, called.full)),
+        Section("gaps", "The differences", "", [*gap_parts(repair, called.full), *period_parts(repair, called)]),
         Section("groups", "Each group", "", group_parts(repair, called.full)),
         Section("cohort", "The patients", "", cohort_parts(repair, called.full, patients_known)),
         *doc.SIGNOFF,
@@ -365,6 +365,31 @@ def gap_parts(repair: Comparison, called: Called) -> list[Part]:
     return _by_attribute(repair.found.gaps, made)
 
 
+def period_parts(repair: Comparison, called: GroupNames) -> list[Part]:
+    """The change of the largest difference in each period of the test set, if the days of its rows are known."""
+    found = repair.found.periods
+    if found is None:
+        return []
+    rows = [
+        (
+            f"{each.first} to {each.last}",
+            f"{each.patients:,}",
+            *(amount(side, "points") for side in (each.before, each.after)),
+            Cell(value=each.change, kind="points"),
+        )
+        for each in found.periods
+    ]
+    caption = (
+        f"Difference in {gap_words(repair.goal.measure)} of ",
+        Span(called.full(found.group)),
+        ", by the first visit of the patients of the test set",
+    )
+    return [
+        table(caption, ["First seen", "Patients", "Before", "After", "Change"], rows),
+        *map(Text, filter(None, [words.period_words(repair, called)])),
+    ]
+
+
 def group_parts(repair: Comparison, called: Called) -> list[Part]:
     """The rates of each group before and after; those of scores are folded, with calibration curves."""
     found, scores = repair.found.rates, list[Part]()
@@ -610,7 +635,8 @@ def repair_screen(
             if small or (note.kind == "missing_group" and note not in printed):
                 printed.append(note)
                 notes.append(f"{tried.name}: {note_words(note)}")
-    limits = [words.met_words(repair.judgement), words.original_words(repair), words.repair_set_words(repair)]
+    limits = [words.met_words(repair.judgement), words.period_words(repair, names), words.original_words(repair)]
+    limits.append(words.repair_set_words(repair))
     about = [f"Method: {words.method_words(result)}.", *filter(None, limits), f"Chosen: {why_words(result.candidate.why)}."]
     more = [Text(f"How it was found: {plural(hidden, 'more note')} with --verbose and in report.html.", "notes")] if hidden else []
     answer = Text(words.repair_answer(repair, words.groups_called(repair, names)), f"outcome-{repair.outcome}")
@@ -627,7 +653,7 @@ def candidate_screen(candidate: Candidate) -> list[Part]:
     judgements = {label: each.judgement for label, each in candidate.labels.items() if each.judgement is not None}
     answer = "In-sample: there are no held-out rows to judge it by. Audit it on a test set."
     if judgements:
-        answer = words.outcomes_words(judgements) if len(judgements) > 1 else words.outcome_words(*judgements.values())
+        answer = words.outcomes_words(judgements)
     rows, goals = [], {}
     for label, each in list(candidate.labels.items())[:MOST_LABELS]:
         prefix = (Span(label), ": ") if label else ()

@@ -7,13 +7,15 @@ from typing import cast
 import numpy as np
 
 from equipoise.comparison import Balance, Comparison, ScoredCandidate
+from equipoise.data import LaterPatients
 from equipoise.measures import OUTCOMES, Estimate, Shift
 from equipoise.methods import Goal, Judgement, Note
-from equipoise.report.text import Span, amount, percent, sentence, short_name, span
+from equipoise.report.text import Span, amount, p_value_words, percent, sentence, short_name, span
 from equipoise.report.wording.audits import counted_unit
 from equipoise.report.wording.names import GroupNames, gap_words, group_words, performance_words, rate_words
 
 MANY_ERRORS = 0.05  # more missed findings or false alarms, as a share of a group's rows, that the first sentence names: 50 per 1,000
+ALPHA = 0.05  # of the test of whether the change differs between periods
 SMALL_CHANGE = 0.01  # changes of less than 10 in 1,000 have a decimal place
 
 
@@ -155,16 +157,33 @@ def outcome_words(judgement: Judgement, *, names: Mapping[str, str] | None = Non
     return f"Unclear: {moved}; {judgement.patients:,} patients are too few to show whether it is {size}{sides_changed}{needed}."
 
 
+def later_words(*judgements: Judgement) -> str:
+    """Whether outcomes were found on patients who are later than those of the repair, as those will be whom the repair decides on."""
+    return "tested on later patients" if judgements and all(judgement.later for judgement in judgements) else "not tested on later patients"
+
+
+def later_patients_words(later: LaterPatients) -> str:
+    """How patients were divided by a date, for the limits of a repair."""
+    divided = f"the test set holds the {later.patients:,} patients first seen on or after {later.after}"
+    rows = max(int(left_out.sum()) for left_out in later.left_out)  # of the labels, which are known in different rows
+    if not later.returning:
+        return divided
+    return f"{divided}; {later.returning:,} patients seen before and again stay in the repair set, without their {rows:,} later rows"
+
+
 def outcomes_words(judgements: Mapping[str, Judgement], kind: str = "labels") -> str:
-    """The outcomes of several labels in one sentence: the worst with its labels first, then the number of each other one."""
+    """The outcomes of labels in one sentence: that of a single label; or the worst with its labels first, then the number of each other."""
+    later = later_words(*judgements.values())
+    if len(judgements) == 1:
+        return f"{outcome_words(*judgements.values()).removesuffix('.')}; {later}."
     outcomes = {label: str(judgement.outcome) for label, judgement in judgements.items()}
     counts = {name: list(outcomes.values()).count(name) for name in OUTCOMES if name in outcomes.values()}
     worst = next(iter(counts))
     if len(counts) == 1:
-        return f"{sentence(worst)}: in all {len(outcomes)} {kind}."
+        return f"{sentence(worst)}: in all {len(outcomes)} {kind}; {later}."
     labels = ", ".join(short_name(label) for label, outcome in outcomes.items() if outcome == worst)
     rest = ", ".join(f"{name} in {count}" for name, count in counts.items() if name != worst)
-    return f"{sentence(worst)}: in {counts[worst]} of {len(outcomes)} {kind} ({labels}); {rest}."
+    return f"{sentence(worst)}: in {counts[worst]} of {len(outcomes)} {kind} ({labels}); {rest}; {later}."
 
 
 def _performance_change(judgement: Judgement) -> str:
@@ -209,7 +228,7 @@ def repair_answer(comparison: Comparison, names: Mapping[str, str] | None = None
     missed findings or false alarms; at last a budget that ran out.
     """
     balances, unit = comparison.found.balances[comparison.found.main], error_unit(comparison)
-    parts = [outcome_words(comparison.judgement, names=names).removesuffix(".")]
+    parts = [outcome_words(comparison.judgement, names=names).removesuffix("."), later_words(comparison.judgement)]
     if comparison.judgement.changed:
         parts.append(for_all_words(comparison.judgement, balances, unit))
         parts.append(more_errors_words(balances, unit, names))
@@ -274,6 +293,19 @@ def met_words(judgement: Judgement) -> str:
     if judgement.met is None:
         return ""
     return "All limits of the goal are kept on these rows." if judgement.met else "Not all limits of the goal are kept on these rows."
+
+
+def period_words(comparison: Comparison, names: Mapping[str, str] | None = None) -> str:
+    """Whether the change of the difference is the same in the periods of the test set; empty if their days are not known."""
+    found, called = comparison.found.periods, groups_called(comparison, names)
+    if found is None or np.isnan(found.p_value):
+        return ""
+    changes = ", ".join("not known" if np.isnan(each.change.value) else amount(each.change.value, "points") for each in found.periods)
+    verdict = "differs between the periods" if found.p_value < ALPHA else "is not shown to differ between the periods"
+    return (
+        f"In {len(found.periods)} periods of the test set, {found.periods[0].first} to {found.periods[-1].last}, the difference "
+        f"of {called(found.group)} changed by {changes} points; the change {verdict} (heterogeneity p = {p_value_words(found.p_value)})."
+    )
 
 
 def original_words(comparison: Comparison) -> str:
