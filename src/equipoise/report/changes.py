@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from equipoise.comparison import ScoreComparison
+from equipoise.comparison import Comparison, ScoreComparison
 from equipoise.data import FloatArray
 from equipoise.measures import FEW_PATIENTS, Estimate, Monitoring
 from equipoise.report import document as doc
@@ -15,6 +15,7 @@ from equipoise.report.document import Called, Cell, Column, Fixed, Part, Section
 from equipoise.report.panels import Axes, Panel, steps_within
 from equipoise.report.text import Span, amount, count, how_many, number, p_value_words, percent, plural, sentence, short, short_name, span
 from equipoise.report.wording.names import PERFORMANCE_WORDS, RATE_WORDS, GroupNames, distinct, gap_words, group_words
+from equipoise.report.wording.repairs import period_words
 
 GAP_KEYS = ["label", "measure", "attribute", "group"]  # of one gap over time
 SCREEN_CHANGES = 12  # on one screen
@@ -32,6 +33,26 @@ def _checked_group_names(rows: pd.DataFrame, intersections: Collection[str], nam
 def _labelled(row: Any, rows: pd.DataFrame, words: str) -> Words:
     """Words with the label of the row, if there are several in the table."""
     return (Span(row.label), f": {sentence(words)}") if row.label and len(set(rows["label"])) > 1 else sentence(words)
+
+
+# A repair by period
+
+
+def period_parts(repair: Comparison, called: GroupNames) -> list[Part]:
+    """The change of the largest difference in each period of the test set, if the days of its rows are known."""
+    found, rows = repair.found.periods, list[Any]()
+    if found is None:
+        return []
+    for each in found.periods:
+        sides = (amount(side, "points") for side in (each.before, each.after))
+        rows.append((f"{each.first} to {each.last}", f"{each.patients:,}", *sides, Cell(value=each.change, kind="points")))
+    caption = (
+        f"Difference in {gap_words(repair.goal.measure)} of ",
+        Span(called.full(found.group)),
+        ", by the first visit of the patients",
+    )
+    sentences = filter(None, [period_words(repair, called)])
+    return [table(caption, ["First seen", "Patients", "Before", "After", "Change"], rows), *map(Text, sentences)]
 
 
 # Two or more classifiers

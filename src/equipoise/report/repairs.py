@@ -20,6 +20,7 @@ from equipoise.measures import NEGLIGIBLE_CHANGE, Estimate, steps_by_group
 from equipoise.methods import ALL_AT_ONCE, METHODS, Candidate, joint_outcome
 from equipoise.report import document as doc
 from equipoise.report.audits import gap_table, rate_table, row_notes
+from equipoise.report.changes import period_parts
 from equipoise.report.document import Called, Cell, Column, Fixed, Folded, Part, Section, Text, Words, table
 from equipoise.report.explorer import explorer_data, explorer_parts, trajectory_panel
 from equipoise.report.pages import page_of, render
@@ -363,31 +364,6 @@ def gap_parts(repair: Comparison, called: Called) -> list[Part]:
         return [replace(whole, blocks=first), Folded("Differences in other measures", [replace(whole, blocks=rest)])]
 
     return _by_attribute(repair.found.gaps, made)
-
-
-def period_parts(repair: Comparison, called: GroupNames) -> list[Part]:
-    """The change of the largest difference in each period of the test set, if the days of its rows are known."""
-    found = repair.found.periods
-    if found is None:
-        return []
-    rows = [
-        (
-            f"{each.first} to {each.last}",
-            f"{each.patients:,}",
-            *(amount(side, "points") for side in (each.before, each.after)),
-            Cell(value=each.change, kind="points"),
-        )
-        for each in found.periods
-    ]
-    caption = (
-        f"Difference in {gap_words(repair.goal.measure)} of ",
-        Span(called.full(found.group)),
-        ", by the first visit of the patients of the test set",
-    )
-    return [
-        table(caption, ["First seen", "Patients", "Before", "After", "Change"], rows),
-        *map(Text, filter(None, [words.period_words(repair, called)])),
-    ]
 
 
 def group_parts(repair: Comparison, called: Called) -> list[Part]:
