@@ -17,7 +17,7 @@ from PIL import Image
 sys.path.insert(0, str(Path(__file__).parent))
 from pages import follow
 
-from equipoise.studies import MEAN, STD, phantom
+from equipoise.studies import PHANTOM_MEAN, PHANTOM_STD, phantom
 
 DOCS = Path(__file__).parents[1]
 SIZE = {"width": 1440, "height": 900}
@@ -48,7 +48,7 @@ def report(to: Path) -> None:
 def phantoms(to: Path) -> None:
     """Writes six simulated X-rays of healthy men, sick men, healthy women and sick women, one row each."""
     cohort = phantom(120, size=224, seed=3, hardness=0.5)
-    film = np.clip(cohort.inputs[:, 0].numpy() * STD + MEAN, 0, 1)
+    film = np.clip(cohort.inputs[:, 0].numpy() * PHANTOM_STD + PHANTOM_MEAN, 0, 1)
     cells = [(cohort.groups == sex) & (cohort.y == sick) for sex in ("M", "F") for sick in (0, 1)]
     lines = [np.concatenate(film[cell][:6], axis=1) for cell in cells]
     Image.fromarray((np.concatenate(lines) * 255).astype(np.uint8)).resize((1008, 672)).save(to, optimize=True)

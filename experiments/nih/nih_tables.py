@@ -19,10 +19,10 @@ from equipoise.studies import (
     corrected_t_test,
     open_study,
     ratio_to_training_rows,
-    read_pooled,
     read_rows,
     read_timings,
 )
+from equipoise.studies.summary import read_pooled
 from equipoise.studies.tables import POOLED_HEADERS, pooled_lines
 
 

@@ -19,7 +19,7 @@ from equipoise.models.units import switch_off
 from equipoise.models.vision import import_torchvision
 from equipoise.studies.efficientnet_lite import (
     EFFICIENTNET_LITE,
-    NORM,
+    IMAGENET_NORM,
     VARIANTS,
     EfficientNetLite,
     SamePad,
@@ -76,7 +76,7 @@ PALACE, DAISY, BELL_COTE, MONASTERY = 698, 985, 442, 663  # classes of ImageNet
 def test_photographs_are_recognised() -> None:
     network = imagenet(LITE0)
     with torch.no_grad():
-        china, flower = (network(_seen(_photograph(name), **NORM)).softmax(1)[0] for name in ("china.jpg", "flower.jpg"))
+        china, flower = (network(_seen(_photograph(name), **IMAGENET_NORM)).softmax(1)[0] for name in ("china.jpg", "flower.jpg"))
     assert china.topk(3).indices.tolist() == [PALACE, BELL_COTE, MONASTERY]
     assert float(china[PALACE]) == pytest.approx(0.36, abs=0.05)  # of 1,000 classes
     assert int(flower.argmax()) == DAISY
@@ -102,7 +102,7 @@ def test_a_pretrained_backbone_gives_the_same_outputs_in_either_normalisation(ch
     ours.classifier = published.classifier
     with torch.no_grad():
         found = ours(_seen(pixels, *NORMS[channels]))[0]
-        expected = published(_seen(pixels, **NORM).expand(-1, 3, -1, -1))[0]
+        expected = published(_seen(pixels, **IMAGENET_NORM).expand(-1, 3, -1, -1))[0]
         unscaled = published(_seen(pixels, *NORMS[channels]).expand(-1, 3, -1, -1))[0]
     assert found.argmax() == expected.argmax()
     assert (found - expected).abs().max() < 0.1 * (unscaled - expected).abs().max()  # the border of the first layer differs, no more

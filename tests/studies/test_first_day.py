@@ -10,7 +10,17 @@ import pytest
 from equipoise.data import Cohort, FeatureTable, split
 from equipoise.errors import BadInput, UnknownName
 from equipoise.studies.sets import mimic_iii as tables
-from equipoise.studies.sets.mimic_iii import CHART, EXTREMES, LAB, MEASUREMENTS, OUTPUT, PUBLISHED_ROWS, VENTILATOR, first_day, mimic_iii
+from equipoise.studies.sets.mimic_iii import (
+    CHART,
+    LAB,
+    MEASUREMENTS,
+    MIN_MAX_FEATURES,
+    OUTPUT,
+    PUBLISHED_ROWS,
+    VENTILATOR,
+    first_day,
+    mimic_iii,
+)
 from support.facts import facts
 
 CHART_ROWS = """row_id,hadm_id,itemid,charttime,value,valuenum,error
@@ -165,7 +175,7 @@ def test_demo_extremes_equal_brute_force(demo: Path, cohort: Cohort) -> None:
 
 def test_demo_splits_into_finite_inputs_and_keeps_the_order_of_extremes(cohort: Cohort) -> None:
     frame = frame_of(cohort)
-    for name in EXTREMES:
+    for name in MIN_MAX_FEATURES:
         both = frame[[f"{name}_min", f"{name}_max"]].dropna()
         assert len(both) > 40
         assert (both[f"{name}_min"] <= both[f"{name}_max"]).all()

@@ -15,7 +15,7 @@ from equipoise.measures import Cells
 from equipoise.studies import PRESETS, load, published, read_plan
 from equipoise.studies.plan import StudyData
 from equipoise.studies.sets.mimic_iii import ADMISSION_GROUPS
-from equipoise.studies.sets.tabular import COVARIANCES, MEANS, low_rank_draws
+from equipoise.studies.sets.tabular import ZAFAR_COVARIANCES, ZAFAR_MEANS, low_rank_draws
 from equipoise.studies.summary import Published
 
 REFERENCES = {  # the group A = 1 of the published tables
@@ -98,7 +98,7 @@ def test_simulations_by_the_best_classifier(data: StudyData) -> None:
         agree(data.published, {"spd": gap(cohort, cohort.y, "spd")})
     else:
         plane = low_rank_draws(len(cohort), 100, 2, data.options["seed"])[0]
-        away = plane[:, None, :] - MEANS
-        distance = np.einsum("nyi,yij,nyj->ny", away, np.linalg.inv(COVARIANCES), away) + np.log(np.linalg.det(COVARIANCES))
+        away = plane[:, None, :] - ZAFAR_MEANS
+        distance = np.einsum("nyi,yij,nyj->ny", away, np.linalg.inv(ZAFAR_COVARIANCES), away) + np.log(np.linalg.det(ZAFAR_COVARIANCES))
         decisions = distance[:, 1] < distance[:, 0]
         agree(data.published, {measure: gap(cohort, decisions, measure) for measure in ("spd", "eod")})

@@ -9,9 +9,9 @@ from scipy.stats import norm
 from equipoise.data import Scores
 from equipoise.errors import BadInput
 from equipoise.measures import sweep
-from equipoise.studies import MEAN, STD, phantom
+from equipoise.studies import PHANTOM_MEAN, PHANTOM_STD, phantom
 from equipoise.studies.sets.anatomy import POSES, TRAITS
-from equipoise.studies.sets.phantom import CHUNK, expose, latents
+from equipoise.studies.sets.phantom import PIXELS_AT_ONCE, expose, latents
 
 KNOBS = {"seed": 0, "hardness": 0.5, "prevalence": 0.5, "share": 0.5, "separation": 2.5}
 
@@ -31,7 +31,7 @@ def oracle_gap(scores: Scores) -> float:
 
 
 def film(cohort) -> np.ndarray:  # type: ignore[no-untyped-def,type-arg]
-    return (cohort.inputs[:, 0] * STD + MEAN).numpy()
+    return (cohort.inputs[:, 0] * PHANTOM_STD + PHANTOM_MEAN).numpy()
 
 
 def test_one_seed_one_cohort() -> None:
@@ -60,7 +60,7 @@ def test_the_same_patients_at_another_size() -> None:
 
 
 def test_the_first_rows_do_not_depend_on_n() -> None:
-    chunk = CHUNK // 64**2
+    chunk = PIXELS_AT_ONCE // 64**2
     long = phantom(2 * chunk + 5)
     for k in (1, chunk - 1, chunk + 3):
         short = phantom(k)

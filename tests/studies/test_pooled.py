@@ -8,8 +8,9 @@ import pytest
 from rich.console import Console
 
 from equipoise.measures import largest_gap_p_value, p_values
-from equipoise.studies import make_plan, open_study, pooled_view, read_pooled, read_rows, run_study
-from equipoise.studies.summary import pooled
+from equipoise.studies import make_plan, open_study, read_rows, run_study
+from equipoise.studies.summary import pooled, read_pooled
+from equipoise.studies.tables import pooled_tables
 from support.facts import says
 
 PATIENTS, ROWS = 60, 300
@@ -124,11 +125,11 @@ def test_show_prints_the_pooled_folds() -> None:
     )
     frame = pooled(rows.assign(data="compas"), draws=20)
     console = Console(width=160, record=True, file=StringIO())
-    console.print(pooled_view(plan, frame))
+    console.print(pooled_tables(plan, frame))
     text = console.export_text()
     assert says(text, "60 patients", "300 rows", "2 repeats")
     line = next(line for line in text.splitlines() if line.strip().startswith("other"))
     gap = frame.set_index("method").loc["other", "gap"]
     assert f"{gap:+.3f} [" in line
-    console.print(pooled_view(plan, frame.iloc[:0]))
+    console.print(pooled_tables(plan, frame.iloc[:0]))
     assert "pooled folds" in console.export_text()

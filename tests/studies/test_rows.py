@@ -46,7 +46,7 @@ def test_rows_without_p_values_are_read() -> None:
 
 def test_columns_of_earlier_studies_that_are_no_longer_used_are_left_out() -> None:
     table = pq.read_table(BytesIO(rows.rows_to_bytes([ROW])))
-    for name in rows.UNREAD:
+    for name in rows.IGNORED_COLUMNS:
         table = table.append_column(name, [[0.1]])
     buffer = BytesIO()
     pq.write_table(table, buffer)
@@ -95,7 +95,7 @@ def plain() -> pa.Table:
 
 
 def test_any_column_outside_the_core_may_be_missing() -> None:
-    for lost in (name for name in rows.ROW_SCHEMA.names if name not in rows.CORE):
+    for lost in (name for name in rows.ROW_SCHEMA.names if name not in rows.REQUIRED_COLUMNS):
         frame = rows.rows_from_bytes(without(lost), "x")
         assert list(frame.columns) == rows.ROW_SCHEMA.names
         assert frame[lost].isna().all()
@@ -110,7 +110,7 @@ def test_a_measure_that_the_table_no_longer_has_is_kept() -> None:
 
 def test_anything_else_is_refused() -> None:
     strangers = [
-        *(without(name) for name in rows.CORE),
+        *(without(name) for name in rows.REQUIRED_COLUMNS),
         changed(plain().append_column("stranger", pa.array([0.25]))),
         changed(plain().append_column("test_text", pa.array(["a"]))),
         changed(plain().set_column(plain().schema.names.index("gap"), "gap", pa.array(["0.1"]))),

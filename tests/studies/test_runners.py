@@ -58,7 +58,7 @@ def test_ray_gives_the_same_rows_and_survives_a_killed_worker(tiny, everything, 
 
 @pytest.mark.usefixtures("forked")
 def test_a_task_that_always_kills_its_worker_ends_the_run(tiny, mortal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "LIVES", 1)
+    monkeypatch.setattr(run, "MAX_LOST_WORKERS", 1)
     settings = mortal()
     code = tmp_path / "mortal.py"
     code.write_text(code.read_text().replace("MARK.touch()", "pass"))

@@ -6,8 +6,8 @@ import pytest
 from scipy import stats
 
 from equipoise.errors import BadInput
-from equipoise.studies import compare_methods, summarise
-from equipoise.studies.summary import corrected_t_test
+from equipoise.studies import summarise
+from equipoise.studies.summary import compare_methods, corrected_t_test
 from support.facts import facts, suggests
 
 

@@ -14,8 +14,8 @@ from scipy.special import expit
 from equipoise.data import Cohort, FeatureTable, IntArray
 from equipoise.errors import BadInput
 from equipoise.studies.sets.tabular import (
-    COVARIANCES,
-    MEANS,
+    ZAFAR_COVARIANCES,
+    ZAFAR_MEANS,
     loh,
     loh_features,
     loh_logit,
@@ -203,7 +203,7 @@ def test_the_published_map_has_a_bell_shaped_spectrum_of_effective_rank_50() -> 
     replay = np.random.RandomState(42)
     replay.random_sample(4_000)
     for label in (0, 1):
-        replay.multivariate_normal(MEANS[label], COVARIANCES[label], size=int((y == label).sum()))
+        replay.multivariate_normal(ZAFAR_MEANS[label], ZAFAR_COVARIANCES[label], size=int((y == label).sum()))
     replay.random_sample(4_000)
     layers = []
     for fan_in, fan_out in itertools.pairwise((2, 100, 100, 500)):
@@ -278,8 +278,8 @@ def test_the_strength_of_the_bias_changes_nothing_else() -> None:
 
 
 def test_the_published_parameters_are_the_ones_in_use() -> None:
-    assert MEANS.tolist() == [[-2, -2], [2, 2]]
-    assert COVARIANCES.tolist() == [[[10, 1], [1, 3]], [[5, 1], [1, 5]]]
+    assert ZAFAR_MEANS.tolist() == [[-2, -2], [2, 2]]
+    assert ZAFAR_COVARIANCES.tolist() == [[[10, 1], [1, 3]], [[5, 1], [1, 5]]]
 
 
 @pytest.mark.parametrize(

@@ -16,20 +16,20 @@ from equipoise.studies import two_centres as centres
 
 
 def test_prevalence_is_that_of_the_centre_and_the_seed_determines_the_patients():
-    cohort = centres.simulate_xrays(centres.CENTRE_1, 2_000, "one", 3)
+    cohort = centres.simulate_xrays(centres.CENTRES[0], 2_000, "one", 3)
     women = cohort.groups == "F"
     assert women.sum() == 500
     assert cohort.y[~women].mean() == pytest.approx(0.5, abs=0.05)
     assert cohort.y[women].mean() == pytest.approx(0.15, abs=0.06)
     assert cohort.patients is not None
     assert 1.2 < 2_000 / len(set(cohort.patients)) < 1.6
-    again, other = (centres.simulate_xrays(centres.CENTRE_1, 2_000, "one", seed) for seed in (3, 4))
+    again, other = (centres.simulate_xrays(centres.CENTRES[0], 2_000, "one", seed) for seed in (3, 4))
     assert torch.equal(cohort.inputs, again.inputs)
     assert not torch.equal(cohort.inputs, other.inputs)
 
 
 def test_patients_have_one_label_and_one_sex_and_are_shuffled():
-    cohort = centres.simulate_xrays(centres.CENTRE_2, 400, "two", 0)
+    cohort = centres.simulate_xrays(centres.CENTRES[1], 400, "two", 0)
     frame = pd.DataFrame({"patient": cohort.patients, "sex": cohort.groups, "y": cohort.y})
     assert frame.groupby("patient")[["sex", "y"]].nunique().to_numpy().max() == 1
     assert (frame["patient"] == frame["patient"].shift()).mean() < 0.05
@@ -38,7 +38,7 @@ def test_patients_have_one_label_and_one_sex_and_are_shuffled():
 
 def test_the_network_of_centre_1_misses_more_women_at_centre_2():
     network = centres.train_at_centre_1(1_000, epochs=4)
-    scores = predict(network, centres.simulate_xrays(centres.CENTRE_2, 1_000, "two", 0))
+    scores = predict(network, centres.simulate_xrays(centres.CENTRES[1], 1_000, "two", 0))
     found = scores.score >= network.threshold
     sick, women = scores.y == 1, scores.groups == "F"
     assert found[sick & women].mean() < found[sick & ~women].mean() - 0.1

@@ -32,22 +32,21 @@ def demo(
     [bold]Example:[/bold] equipoise demo --out demo-output
     """
     from equipoise.case import check_folder
-    from equipoise.studies import CENTRE_1, CENTRE_2, MIN_XRAYS, check_demo, train_at_centre_1, write_hospital
+    from equipoise.studies import CENTRES, check_demo, train_at_centre_1, write_hospital
 
-    start = time.perf_counter()
-    check_demo(rows, epochs, seed)
+    start, (first, second) = time.perf_counter(), CENTRES
+    trained_on = check_demo(rows, epochs, seed)
     check_folder(folder, overwrite, replaced=False)
-    trained_on = max(MIN_XRAYS, 3 * rows // 5)
     say("\n1. Centre 1 trains a classifier for a widened mediastinum", "bold")
     say(
-        f"{trained_on:,} simulated chest X-rays, {CENTRE_1.men:.0%} of them of men. {CENTRE_1.sick_men:.0%} of the men and "
-        f"{CENTRE_1.sick_women:.0%} of the women have the finding there, so the network learns to expect it in men."
+        f"{trained_on:,} simulated chest X-rays, {first.men:.0%} of them of men. {first.sick_men:.0%} of the men and "
+        f"{first.sick_women:.0%} of the women have the finding there, so the network learns to expect it in men."
     )
     with bar("training", epochs) as step:
         network = train_at_centre_1(trained_on, epochs=epochs, seed=seed, progress=lambda epoch, _: step(epoch + 1, epochs))
     say("\n2. Centre 2 audits it on its own patients", "bold")
     say(
-        f"{rows:,} X-rays of other patients with another exposure. {CENTRE_2.sick_women:.0%} of the women and {CENTRE_2.sick_men:.0%} of "
+        f"{rows:,} X-rays of other patients with another exposure. {second.sick_women:.0%} of the women and {second.sick_men:.0%} of "
         "the men have the finding here. The threshold is the best one at centre 1."
     )
     with bar("drawing X-rays") as step:

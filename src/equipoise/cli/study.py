@@ -111,7 +111,7 @@ def study_run(
         allow_outside=allow_outside or None,
         mimic_iv=None if mimic_iv is None else str(mimic_iv.absolute()),
     )
-    plan = studies.without_weights(plan) if no_pretrained else studies.with_weights(plan, pretrained or [])
+    plan = studies.with_weights(plan, None if no_pretrained else pretrained or [])
 
     def show(event: Event) -> None:
         left = "" if event.left is None else f"about {report.duration(event.left)} left"
@@ -163,4 +163,4 @@ def study_show(
 def _print_pooled(study: StudyFolder) -> None:
     """Prints the pooled results of a study by folds."""
     if study.plan.protocol == "folds":
-        out.print(studies.pooled_view(study.plan, studies.read_pooled(study)))
+        out.print(studies.pooled_view(study))

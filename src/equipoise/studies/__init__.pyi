@@ -10,7 +10,6 @@ from .plan import narrow as narrow
 from .plan import read_plan as read_plan
 from .plan import with_options as with_options
 from .plan import with_weights as with_weights
-from .plan import without_weights as without_weights
 from .results import StudyFolder as StudyFolder
 from .results import open_study as open_study
 from .results import read_rows as read_rows
@@ -20,15 +19,13 @@ from .run import Event as Event
 from .run import run_study as run_study
 from .sets import File as File
 from .sets import Recipe as Recipe
-from .sets.phantom import MEAN as MEAN
-from .sets.phantom import STD as STD
+from .sets.phantom import PHANTOM_MEAN as PHANTOM_MEAN
+from .sets.phantom import PHANTOM_STD as PHANTOM_STD
 from .sets.phantom import phantom as phantom
 from .summary import combined_p as combined_p
-from .summary import compare_methods as compare_methods
 from .summary import corrected_t_test as corrected_t_test
 from .summary import published as published
 from .summary import ratio_to_training_rows as ratio_to_training_rows
-from .summary import read_pooled as read_pooled
 from .summary import study_document as study_document
 from .summary import summarise as summarise
 from .tables import pooled_view as pooled_view
@@ -37,9 +34,7 @@ from .tables import save_latex as save_latex
 from .tables import save_trajectories as save_trajectories
 from .tables import study_text as study_text
 from .tables import study_view as study_view
-from .two_centres import CENTRE_1 as CENTRE_1
-from .two_centres import CENTRE_2 as CENTRE_2
-from .two_centres import MIN_XRAYS as MIN_XRAYS
+from .two_centres import CENTRES as CENTRES
 from .two_centres import check_demo as check_demo
 from .two_centres import train_at_centre_1 as train_at_centre_1
 from .two_centres import write_hospital as write_hospital

@@ -22,7 +22,7 @@ from equipoise.studies.sets.phantom import PHANTOM
 from equipoise.studies.sets.tabular import TABULAR
 
 OpenUrl = Callable[[str], AbstractContextManager[BinaryIO]]
-Progress = Callable[[str, int, int | None], None]  # file, bytes so far, total bytes if the server states them
+DownloadProgress = Callable[[str, int, int | None], None]  # file, bytes so far, total bytes if the server states them
 
 
 class FileStatus(NamedTuple):
@@ -39,8 +39,10 @@ CATALOGUE: dict[str, Recipe] = {recipe.name: recipe for recipe in (*TABULAR, *PH
 def load(name: str, root: str | Path | None = None, **options: object) -> Cohort:
     """The cohort of a data set by name, after checking its files.
 
-    `root` holds one folder per data set, or is that folder; the default is EQUIPOISE_DATA and then the user's cache. A simulation needs
-    no files.
+    - `name`: one of `equipoise data list`.
+    - `root`: holds one folder per data set, or is that folder; the default is EQUIPOISE_DATA and then the user's cache. A simulation needs
+      no files.
+    - `options`: of the data set, such as `attribute_as_input=False`, `size=64` or `alpha=2.0`; an unknown one is an error that lists them.
 
     >>> len(load("loh", n=50, alpha=2.0))
     50
@@ -78,7 +80,10 @@ def data_folder(name: str, root: str | Path | None = None) -> Path:
 def check_files(name: str, root: str | Path | None = None, **folders: str | Path) -> list[FileStatus]:
     """The state of each file of a data set in the folder that `load` would read; empty for a simulation.
 
-    `folders` are options of `load` that name another folder for some of the files. A file without a known checksum is 'ok' if it exists.
+    - `name`, `root`: as in `load`.
+    - `folders`: options of `load` that name another folder for some of the files.
+
+    A file without a known checksum is 'ok' if it exists.
     """
     recipe = recipe_of(name)
     states = _best_folder(recipe, root)[1]
@@ -88,8 +93,13 @@ def check_files(name: str, root: str | Path | None = None, **folders: str | Path
     ]
 
 
-def fetch(name: str, root: str | Path | None = None, progress: Progress | None = None, open_url: OpenUrl | None = None) -> Path:
-    """Downloads the files of a data set from its publisher into `root`/name, by default in the user's cache. Returns the folder.
+def fetch(name: str, root: str | Path | None = None, progress: DownloadProgress | None = None, open_url: OpenUrl | None = None) -> Path:
+    """Downloads the files of a data set from its publisher and returns their folder.
+
+    - `name`: of a data set whose files may be fetched by a program; the error for another one says how to get them.
+    - `root`: the files go into `root`/name; by default into the user's cache.
+    - `progress`: is given the file, the bytes so far and the total, if the server states one.
+    - `open_url`: opens a URL; by default that of the standard library.
 
     Every file is checked before any is written. Existing files with the right checksum are not downloaded again.
     """
@@ -140,7 +150,7 @@ def _state(folder: Path, file: File) -> FileStatus:
     return FileStatus(file.name, path, "ok" if digest == file.sha256 else f"has sha256 {digest}, expected {file.sha256}")
 
 
-def _download(file: File, folder: Path, progress: Progress | None, open_url: OpenUrl) -> bytes:
+def _download(file: File, folder: Path, progress: DownloadProgress | None, open_url: OpenUrl) -> bytes:
     """The content of a file in the form that is written; raises `BadInput` unless its checksum is right."""
     content = b""
     try:

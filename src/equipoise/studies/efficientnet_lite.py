@@ -26,12 +26,12 @@ from equipoise.disk import sha256
 from equipoise.errors import BadInput, MissingExtra, pick
 from equipoise.models import Backbone, load_weights
 
-EXTRA = "pretrained"
-CLASSES = 1000  # of ImageNet
+PRETRAINED_EXTRA = "pretrained"
+IMAGENET_CLASSES = 1000  # of ImageNet
 STEM, HEAD = 32, 1280  # channels
 STAGES = ((1, 16, 3, 1), (6, 24, 3, 2), (6, 40, 5, 2), (6, 80, 3, 2), (6, 112, 5, 1), (6, 192, 5, 2), (6, 320, 3, 1))
 # per stage: expansion factor, output channels, kernel size, stride of the first block
-NORM = Norm(mean=(127 / 255,), std=(128 / 255,))  # the pixels of its training, (p - 127) / 128 of 0 to 255, in every channel
+IMAGENET_NORM = Norm(mean=(127 / 255,), std=(128 / 255,))  # the pixels of its training, (p - 127) / 128 of 0 to 255, in every channel
 
 
 VARIANTS = {  # blocks per stage, and the SHA-256 of the published weights
@@ -92,7 +92,7 @@ class EfficientNetLite(nn.Module):
     torch.Size([1, 2])
     """
 
-    def __init__(self, name: str = "efficientnet-lite0", classes: int = CLASSES) -> None:
+    def __init__(self, name: str = "efficientnet-lite0", classes: int = IMAGENET_CLASSES) -> None:
         super().__init__()
         blocks_per_stage, _ = VARIANTS[pick("EfficientNet-Lite", name, VARIANTS)]
         self.pad = SamePad(3, 2)
@@ -125,7 +125,7 @@ class EfficientNetLite(nn.Module):
 
 
 def imagenet(name: str) -> EfficientNetLite:
-    """The network as it was trained on ImageNet: 1,000 classes, three channels whose pixels are normalised as in NORM, eval mode."""
+    """The network as trained on ImageNet: 1,000 classes, three channels whose pixels are normalised as in IMAGENET_NORM, eval mode."""
     network, published = EfficientNetLite(name), load_weights(weights_file(name))
     network.load_state_dict(dict(zip(network.state_dict(), published.values(), strict=True)))  # other names, in the same order
     return network.eval()
@@ -146,7 +146,7 @@ def weights_file(name: str) -> Path:
     ]
     path = next((candidate for candidate in candidates if candidate.is_file()), None)
     if path is None:
-        raise MissingExtra(f"the package {package}", EXTRA, f"starting {name} from its ImageNet weights")
+        raise MissingExtra(f"the package {package}", PRETRAINED_EXTRA, f"starting {name} from its ImageNet weights")
     if (got := sha256(path.read_bytes())) != expected:
         raise BadInput(
             f"{path} is not the published file of {name}: expected the SHA-256 {expected}, found {got}. Install it again: "
@@ -156,7 +156,7 @@ def weights_file(name: str) -> Path:
 
 
 def absorb_norm(network: nn.Module, norm: Norm) -> None:
-    """Changes a network trained on pixels normalised as in NORM, in place, so that it takes pixels normalised as in `norm`.
+    """Changes a network trained on pixels normalised as in IMAGENET_NORM, in place, so that it takes pixels normalised as in `norm`.
 
     The first convolution's kernels absorb the scale and the batch norm after it the offset. This is exact except in the outermost row and
     column of the first layer, where the padding with zeros stands for another shade of grey.
@@ -166,9 +166,9 @@ def absorb_norm(network: nn.Module, norm: Norm) -> None:
     mean, std = (torch.tensor(norm[key], dtype=torch.float64) for key in ("mean", "std"))
     with torch.no_grad():
         kernels = conv.weight.double()
-        offset = (mean - NORM["mean"][0]) / NORM["std"][0]
+        offset = (mean - IMAGENET_NORM["mean"][0]) / IMAGENET_NORM["std"][0]
         batch_norm.running_mean -= (kernels * offset[:, None, None]).sum((1, 2, 3)).to(batch_norm.running_mean)
-        conv.weight.copy_(kernels * (std / NORM["std"][0])[:, None, None])
+        conv.weight.copy_(kernels * (std / IMAGENET_NORM["std"][0])[:, None, None])
 
 
 def _batch_norm(channels: int) -> nn.BatchNorm2d:

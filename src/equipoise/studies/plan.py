@@ -58,11 +58,11 @@ PROTOCOLS = {  # ways to split: the default fractions of training, validation an
     "folds": (0.6, 0.2, 0.2),  # five folds by patient, test sets unchanged: five splits make one cross-validation, and are pooled
 }
 PRIVILEGED = (0.75, 0.5, 0.5)  # the share of the reference group in each set, as in the paper
-USED = {"label", "group", "reference", "patient", "id", "bins", "positive", "conflicts", "features", "max_table_bytes", "raw"}  # of Columns
+USED_COLUMNS = {"label", "group", "reference", "patient", "id", "bins", "positive", "conflicts", "features", "max_table_bytes", "raw"}
 SET_BY_RUN = ("progress", "cache", "workers")  # arguments of loaders that do not affect results
 MAX_HASHED = 2**26  # bytes; a larger table is identified by its size, to avoid reading it
-FOLDER = files("equipoise.studies") / "presets"
-PRESETS = tuple(sorted(file.name.removesuffix(".toml") for file in FOLDER.iterdir() if file.name.endswith(".toml")))
+PRESETS_FOLDER = files("equipoise.studies") / "presets"
+PRESETS = tuple(sorted(file.name.removesuffix(".toml") for file in PRESETS_FOLDER.iterdir() if file.name.endswith(".toml")))
 Portion = Annotated[float, Field(gt=0, lt=1)]
 Shares = tuple[Portion, Portion, Portion]  # of the training, validation and test set
 
@@ -148,7 +148,7 @@ def _expanded(key: str) -> BeforeValidator:
     return BeforeValidator(lambda raw: {key: raw} if isinstance(raw, str) else raw)
 
 
-Name = Annotated[str, AfterValidator(_plain_name)]
+EntryName = Annotated[str, AfterValidator(_plain_name)]
 Model = Annotated[str, AfterValidator(_model)]
 Weights = Annotated[str, AfterValidator(_absolute)]
 WeightsByModel = Annotated[dict[str, Weights], BeforeValidator(_by_name)]
@@ -203,7 +203,7 @@ class StudyData(Columns):
         if self.source is not None:
             other, kind = {*Columns.model_fields, "file", "attribute_as_input", "scale"}, f"{self.source!r} is a data set of the catalogue"
         else:
-            other, kind = {*Columns.model_fields, "options", "redraw", "published"} - USED, "these data are a table"
+            other, kind = {*Columns.model_fields, "options", "redraw", "published"} - USED_COLUMNS, "these data are a table"
         problems = [
             f"{name} cannot be given, since {kind}. Leave it out." for name in sorted(other & self.model_dump(exclude_defaults=True).keys())
         ]
@@ -355,7 +355,7 @@ def _whole(value: Shares) -> Shares:
 class Plan(Specification):
     """A study: every arm on every split of every data set, for every measure."""
 
-    name: Name
+    name: EntryName
     data: Annotated[tuple[Annotated[StudyData, _expanded("source")], ...], AfterValidator(_not_empty)]
     methods: Annotated[tuple[Annotated[Arm, _expanded("method")], ...], AfterValidator(_not_empty)]
     measures: Annotated[tuple[Annotated[str, BeforeValidator(_measure)], ...], AfterValidator(_measures)] = ("spd", "eod")
@@ -369,7 +369,9 @@ class Plan(Specification):
     pretrained: WeightsByModel = Field(default_factory=dict)  # initial weights by backbone: a file, or "imagenet"
     keep_networks: bool = True  # False: networks are deleted once all of their methods have finished
     training: TrainingSettings = Field(default_factory=dict)
-    trainings: dict[Name, TrainingSettings] = Field(default_factory=dict)  # further recipes by name, for arms; they override `training`
+    trainings: dict[EntryName, TrainingSettings] = Field(
+        default_factory=dict
+    )  # further recipes by name, for arms; they override `training`
     about: str = ""
 
     @model_validator(mode="after")
@@ -447,7 +449,11 @@ def _near_names(name: object, valid: Iterable[str]) -> str:
 
 
 def read_plan(source: str | Path) -> Plan:
-    """The plan of a preset, by name, or in a TOML file. Raises one error with every problem."""
+    """The plan of a preset (one of `PRESETS`), by name, or in a TOML file. Raises one error with every problem.
+
+    >>> read_plan("paper-tabular").measures
+    ('spd', 'eod')
+    """
     path = Path(source)
     preset = str(source) in PRESETS
     if not preset and not path.is_file():
@@ -455,7 +461,7 @@ def read_plan(source: str | Path) -> Plan:
             raise BadInput(f"no such file: {path}. Name a TOML file, or one of the studies {', '.join(PRESETS)}.")
         raise UnknownName("study", str(source), [*PRESETS, "or a file that ends in .toml"])
     try:
-        raw = tomllib.loads((FOLDER / f"{source}.toml" if preset else path).read_text(encoding="utf-8"))
+        raw = tomllib.loads((PRESETS_FOLDER / f"{source}.toml" if preset else path).read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadInput(f"{path} is not a TOML file: {error}. Correct that place.") from error
     name, folder = (str(source), None) if preset else (path.stem, path.absolute().parent)
@@ -463,7 +469,14 @@ def read_plan(source: str | Path) -> Plan:
 
 
 def make_plan(raw: Mapping[str, Any], *, source: str = "study", folder: Path | None = None) -> Plan:
-    """The plan in a dictionary. If `folder` is given, paths are relative to it and the files must exist."""
+    """The plan in a dictionary, with the keys of a TOML file. Raises one error with every problem.
+
+    - `source`: what the error names as the place of the problems.
+    - `folder`: paths are relative to it, and the files must exist; without it, neither is checked.
+
+    >>> make_plan({"name": "small", "data": ["compas"], "methods": ["standard"], "measures": ["eod"], "splits": 2}).seeds
+    (0, 1)
+    """
     try:
         return Plan.model_validate(raw, context={"folder": folder})
     except ValidationError as error:
@@ -478,7 +491,14 @@ def narrow(
     methods: Sequence[str] | None = None,
     measures: Sequence[str] | None = None,
 ) -> Plan:
-    """The plan restricted to these splits and names. Without names of data, the optional ones are left out."""
+    """The plan restricted to these splits and names. Raises one error with every unknown name.
+
+    - `splits`: so many, counted from the first; more than the plan has are added.
+    - `data`, `methods`, `measures`: names in the plan; all of them by default, except data that are marked as optional.
+
+    >>> [arm.name for arm in narrow(read_plan("paper-tabular"), methods=["standard"]).methods]
+    ['standard']
+    """
     problems = []
     measures = None if measures is None else [_canonical(measure) for measure in measures]
     for kind, names, known in (
@@ -498,9 +518,9 @@ def narrow(
 
 
 def with_options(plan: Plan, **options: Any) -> Plan:
-    """The plan with these options set for every source that has them; None leaves an option unchanged.
+    """The plan with these options of data sets (arguments of `load`) set for every data set that has them.
 
-    Raises an error if no source has an option.
+    None leaves an option unchanged. Raises an error if no data set of the plan has an option.
     """
     new = {name: value for name, value in options.items() if value is not None}
     taken = [{name: new[name] for name in new.keys() & option_types(d.source).keys()} if d.source else {} for d in plan.data]
@@ -510,8 +530,13 @@ def with_options(plan: Plan, **options: Any) -> Plan:
     return plan.changed(data=[d.changed(options={**d.options, **some}) if some else d for d, some in zip(plan.data, taken, strict=True)])
 
 
-def with_weights(plan: Plan, weights: Sequence[str]) -> Plan:
-    """The plan with initial weights of backbones, each as resnet-18=file, or resnet-18=imagenet for the published ones."""
+def with_weights(plan: Plan, weights: Sequence[str] | None) -> Plan:
+    """The plan with initial weights of backbones instead of its own.
+
+    `weights` are texts such as resnet-18=file, or resnet-18=imagenet for the published ones; None lets all networks start from random ones.
+    """
+    if weights is None:
+        return plan.changed(pretrained={}, data=[data.changed(pretrained="") for data in plan.data])
     pairs = [text.partition("=")[::2] for text in weights]
     names = [name for name, _ in pairs]
     problems = [f"expected weights as resnet-18=file; got {text!r}" for text, pair in zip(weights, pairs, strict=True) if not all(pair)]
@@ -520,11 +545,6 @@ def with_weights(plan: Plan, weights: Sequence[str]) -> Plan:
     new = {name: file if file == PUBLISHED_WEIGHTS else str(Path(file).absolute()) for name, file in pairs}
     raise_all([*plan.model_copy(update={"pretrained": new})._weight_problems(Path.cwd())], plan.name)
     return plan.model_copy(update={"pretrained": {**plan.pretrained, **new}}) if new else plan
-
-
-def without_weights(plan: Plan) -> Plan:
-    """The plan with networks that start from random weights."""
-    return plan.changed(pretrained={}, data=[data.changed(pretrained="") for data in plan.data])
 
 
 TRAINING_EFFORT = 10.0  # of training a small network, on the scale of `METHODS[name].effort`

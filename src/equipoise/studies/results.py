@@ -37,25 +37,25 @@ from equipoise.studies import networks
 from equipoise.studies.plan import Plan, Task, make_plan, narrow, tasks_of
 
 log = logging.getLogger(__name__)
-DEFINITION, LOCK = "study.json", ".lock"
+DEFINITION_FILE, LOCK_FILE = "study.json", ".lock"
 ROW_KEYS = ["data", "seed", "method", "measure"]  # columns that identify a row
 STUDY_SCHEMA: Literal["equipoise.study"] = "equipoise.study"
 STUDY_VERSION: Literal[2] = 2  # of study.json
-CODE = (  # that results depend on
+CODE_FILES = (  # that results depend on
     *(f"{room}/**/*.py" for room in ("data", "models", "measures", "methods")),
     *(f"studies/{name}.py" for name in ("sets/*", "catalogue", "worker", "efficientnet_lite")),
 )
-COSMETIC = ("name", "about", "keep_networks")  # fields of a plan that do not affect results
+COSMETIC_FIELDS = ("name", "about", "keep_networks")  # fields of a plan that do not affect results
 TIMINGS = ("seconds",)  # of the method, without training
 P_VALUES = ("p_value", "valid_p_value")  # of the largest |gap| over the groups
 POOLED_COLUMNS = ("test_cell", "test_decision", "test_patient")  # of each test row, for pooled folds (see summary)
 SET_SIZES = ("train_rows", "valid_rows", "test_rows")  # of the sets of the split
 ROWS_VERSION = 4  # of files of rows
 VERSION_KEY = b"equipoise.rows.schema_version"
-UNREAD = ("noise", "valid_noise")  # columns of earlier versions that are ignored
+IGNORED_COLUMNS = ("noise", "valid_noise")  # columns of earlier versions that are ignored
 # Columns that every file has. Others may be absent, such as those of a measure that was added later, and are then read as NaN.
-CORE = ("fingerprint", "version", "data", "seed", "method", "measure", "gap", "performance", "valid_gap", "valid_performance", *TIMINGS)
-TRACE = {"trace_step": "step", "trace_gap": "gap", "trace_performance": "performance", "trace_threshold": "threshold"}
+REQUIRED_COLUMNS = ("fingerprint", "version", *ROW_KEYS, "gap", "performance", "valid_gap", "valid_performance", *TIMINGS)
+TRACE_COLUMNS = {"trace_step": "step", "trace_gap": "gap", "trace_performance": "performance", "trace_threshold": "threshold"}
 _TEXT, _REAL, _WHOLE = pa.string(), pa.float64(), pa.int64()
 ROW_SCHEMA = pa.schema(
     [
@@ -82,7 +82,7 @@ ROW_SCHEMA = pa.schema(
         *((name, _TEXT) for name in ("settings", "notes", "device")),
         *((name, _REAL) for name in (*SET_SIZES, *TIMINGS)),
         ("trace_step", pa.list_(_WHOLE)),
-        *((name, pa.list_(_REAL)) for name in list(TRACE)[1:]),
+        *((name, pa.list_(_REAL)) for name in list(TRACE_COLUMNS)[1:]),
         *((name, pa.list_(kind)) for name, kind in zip(POOLED_COLUMNS, (_WHOLE, _REAL, _WHOLE), strict=True)),
     ]
 )
@@ -148,17 +148,17 @@ def locked_folder(path: str | Path, plan: Plan, root: str | Path | None = None) 
             splits = max(plan.splits, stored.definition.get("splits", 0))
             current = replace(stored, definition={**stored.definition, "splits": splits})
         if current != stored:
-            write_text(path / DEFINITION, TypeAdapter(Definition).dump_json(current, indent=1).decode() + "\n", follow=False)
+            write_text(path / DEFINITION_FILE, TypeAdapter(Definition).dump_json(current, indent=1).decode() + "\n", follow=False)
         yield StudyFolder(path, plan, current.fingerprint, current.version)
 
 
 def open_study(path: str | Path) -> StudyFolder:
     """The study in a folder, for reading."""
     path = Path(path)
-    if not (path / DEFINITION).is_file():
-        raise BadInput(f"{path} holds no study: there is no {DEFINITION}. Name the folder given to `equipoise study run --out`.")
+    if not (path / DEFINITION_FILE).is_file():
+        raise BadInput(f"{path} holds no study: there is no {DEFINITION_FILE}. Name the folder given to `equipoise study run --out`.")
     stored = _read_definition(path)
-    return StudyFolder(path, make_plan(stored.definition, source=str(path / DEFINITION)), stored.fingerprint, stored.version)
+    return StudyFolder(path, make_plan(stored.definition, source=str(path / DEFINITION_FILE)), stored.fingerprint, stored.version)
 
 
 def finished(folder: StudyFolder) -> set[Task]:
@@ -182,13 +182,13 @@ def finished(folder: StudyFolder) -> set[Task]:
 
 def read_rows(folder: StudyFolder) -> pd.DataFrame:
     """All rows so far, without traces, in the order of the study. Raises one error with every damaged file."""
-    return read_whole(folder).drop(columns=[*TRACE, *POOLED_COLUMNS])
+    return read_whole(folder).drop(columns=[*TRACE_COLUMNS, *POOLED_COLUMNS])
 
 
 def read_traces(folder: StudyFolder) -> pd.DataFrame:
     """The steps of all rows so far, one row per step."""
-    steps = read_whole(folder)[[*ROW_KEYS, *TRACE]].explode(list(TRACE), ignore_index=True).rename(columns=TRACE)
-    kinds = {"step": "int64", **dict.fromkeys(list(TRACE.values())[1:], "float64")}
+    steps = read_whole(folder)[[*ROW_KEYS, *TRACE_COLUMNS]].explode(list(TRACE_COLUMNS), ignore_index=True).rename(columns=TRACE_COLUMNS)
+    kinds = {"step": "int64", **dict.fromkeys(list(TRACE_COLUMNS.values())[1:], "float64")}
     return steps.dropna(subset="step").astype(kinds).reset_index(drop=True)
 
 
@@ -213,7 +213,7 @@ def identity(plan: Plan, root: str | Path | None) -> dict[str, Any]:
 
     Raises one error with every data set whose files are missing.
     """
-    content = plan.model_dump(mode="json", exclude={"data", "model", "pretrained", *COSMETIC})
+    content = plan.model_dump(mode="json", exclude={"data", "model", "pretrained", *COSMETIC_FIELDS})
     content["data"], problems = [], list[str]()
     for data in plan.data:
         of_kind = ("source", "options", "redraw") if data.source else (*Columns.model_fields, "attribute_as_input", "scale")
@@ -250,7 +250,7 @@ def differences(requested: Mapping[str, Any], stored: Mapping[str, Any]) -> list
 def code_digest() -> str:
     """A checksum of the code that results depend on, since the version does not identify it during development."""
     package = Path(__file__).parents[1]
-    files = sorted(path for pattern in CODE for path in package.glob(pattern))
+    files = sorted(path for pattern in CODE_FILES for path in package.glob(pattern))
     return sha256(b"".join(path.read_bytes() for path in files))[:16]
 
 
@@ -307,12 +307,12 @@ def rows_from_bytes(content: bytes, source: str) -> pd.DataFrame:
             f"{source} has rows of schema version {version}; this Equipoise reads version {ROWS_VERSION}. "
             "Use the version of Equipoise that wrote it, or another folder."
         )
-    table = table.drop_columns([name for name in UNREAD if name in table.schema.names])
+    table = table.drop_columns([name for name in IGNORED_COLUMNS if name in table.schema.names])
     types = dict(zip(table.schema.names, table.schema.types, strict=True))
     other_measures = [name for name in types if name not in ROW_SCHEMA.names]
     expected = {field.name: field.type for field in ROW_SCHEMA} | dict.fromkeys(other_measures, _REAL)
     unexpected = [name for name in other_measures if not name.startswith("test_")] + [n for n in types if types[n] != expected[n]]
-    if unexpected or not set(CORE) <= set(types):
+    if unexpected or not set(REQUIRED_COLUMNS) <= set(types):
         raise BadInput(f"{source} does not hold the rows of a study. Remove it, or use another folder.")
     for name in ROW_SCHEMA.names:
         if name not in types:
@@ -347,9 +347,9 @@ def _check_same_study(path: Path, plan: Plan, study_identity: dict[str, Any]) ->
     """What the folder holds, or None if it is new. Raises an error if it holds anything but a study of which this one is a part."""
     if path.exists() and not path.is_dir():
         raise BadInput(f"{path} is a file; the results of a study need a folder. Choose another place with --out.")
-    if not (path / DEFINITION).exists():
+    if not (path / DEFINITION_FILE).exists():
         inside = path.iterdir() if path.exists() else ()
-        other_files = sorted(p.name for p in inside if p.name != LOCK and not p.name.startswith(".equipoise."))
+        other_files = sorted(p.name for p in inside if p.name != LOCK_FILE and not p.name.startswith(".equipoise."))
         if other_files:
             raise BadInput(f"{path} is not empty and holds no study ({', '.join(other_files[:3])} ...). Choose another folder with --out.")
         return None
@@ -375,7 +375,7 @@ def _check_same_study(path: Path, plan: Plan, study_identity: dict[str, Any]) ->
 
 def _read_definition(path: Path) -> Definition:
     """The content of study.json. Raises one error with every key that is missing or has a wrong type."""
-    source = path / DEFINITION
+    source = path / DEFINITION_FILE
     try:
         return TypeAdapter(Definition).validate_json(source.read_bytes())
     except ValidationError as error:
@@ -392,7 +392,7 @@ def _lock(path: Path) -> Iterator[None]:
         return
     import fcntl
 
-    handle = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    handle = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

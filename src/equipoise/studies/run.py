@@ -37,12 +37,12 @@ from equipoise.studies.results import StudyFolder, finished, locked_folder
 from equipoise.studies.worker import attempt_task
 
 log = logging.getLogger(__name__)
-LIVES = 3  # the run stops after this many workers have died in one task
+MAX_LOST_WORKERS = 3  # the run stops after this many workers have died in one task
 IMAGE_WORKER_BYTES = 10 * 2**30  # GPU memory of a worker on images: training VGG-16, and rows kept there
 TABLE_WORKER_BYTES = 2 * 2**30  # on tables: a CUDA context, and 30,000 rows of 501 numbers
 RUNNERS = ("serial", "processes", "ray")
-RETRIES = 3  # by Ray, before the worker of a task counts as dead
-USABLE = 0.94  # share of the memory of a GPU for tensors; each process needs some for itself
+RAY_RETRIES = 3  # by Ray, before the worker of a task counts as dead
+USABLE_MEMORY = 0.94  # share of the memory of a GPU for tensors; each process needs some for itself
 
 
 class TasksFailed(EquipoiseError):
@@ -66,7 +66,7 @@ class Event:
         return self.seconds * (1 - self.share) / self.share if self.share else None
 
 
-Progress = Callable[[Event], None]
+OnEvent = Callable[[Event], None]
 # Runs at most `slots` tasks at a time: `submit` starts one, `next` waits for the next one to end, `close` ends every worker, busy or idle.
 Runner: TypeAlias = "Serial | Processes | OnRay"
 Pipe: TypeAlias = "Connection[Any, Any]"
@@ -81,13 +81,21 @@ def run_study(
     address: str | None = None,
     root: str | Path | None = None,
     device: str | None = None,
-    progress: Progress | None = None,
+    progress: OnEvent | None = None,
 ) -> StudyFolder:
     """Runs a study and returns its folder. Finished tasks are not run again; the rows do not depend on the runner.
 
-    `device` is where networks are computed, such as cpu or cuda; by default, tables on the CPU and images on a GPU if there is one. Rows
-    computed on a GPU differ from those computed on a CPU, since training amplifies rounding differences; each row names its device.
-    Several workers share one GPU.
+    - `plan`: from `read_plan` or `make_plan`, perhaps narrowed; a folder takes any part of one study, one part after another.
+    - `folder`: for the results; new, empty, or with an earlier run of the same study, which is resumed.
+    - `runner`, `workers`: "serial" runs in this process, "processes" in so many, "ray" so many tasks at a time. By default one per core,
+      and for images as many as fit the memory of the GPU.
+    - `address`: of a Ray cluster; by default one is started on this machine.
+    - `root`: the folder of the data sets, as in `load`.
+    - `device`: where networks are computed, such as cpu or cuda; by default, tables on the CPU and images on a GPU if there is one. Rows
+      computed on a GPU differ from those computed on a CPU, since training amplifies rounding differences; each row names its device.
+    - `progress`: is given an `Event` whenever a task begins or ends.
+
+    Raises `TasksFailed` at the end if tasks failed: all others are stored.
     """
     with computing_on(device):
         pass  # raises an error early if there is no such device
@@ -128,7 +136,7 @@ class _Run:
     folder: StudyFolder
     pending: list[Task]
     root: str | Path | None
-    progress: Progress | None
+    progress: OnEvent | None
     device: str | None = None
     running: list[Task] = field(default_factory=list)
     deaths: Counter[Task] = field(default_factory=Counter)
@@ -202,9 +210,9 @@ class _Run:
             self._fail(task, outcome.problem, others=[t for t in self.pending if not task.method and t.training == task])
             return f"{task}: {outcome.problem}"
         self.deaths[task] += 1
-        note = f"{task}: {outcome.problem}; worker {self.deaths[task]} of {LIVES} lost in this task"
+        note = f"{task}: {outcome.problem}; worker {self.deaths[task]} of {MAX_LOST_WORKERS} lost in this task"
         log.warning(note)
-        if self.deaths[task] >= LIVES:
+        if self.deaths[task] >= MAX_LOST_WORKERS:
             raise TasksFailed(f"{note}. The results of all finished tasks are stored. Check the memory: use fewer --workers.")
         self.pending.insert(0, task)
         return note
@@ -351,7 +359,7 @@ def _worker_loop(pipe: Pipe, processes: int) -> None:
     """The main loop of a worker: receives tasks and sends outcomes until the parent closes the pipe or ends."""
     threading.Thread(target=_die_with_parent, daemon=True).start()
     if torch.cuda.is_available():  # PyTorch caches freed memory, which would be unavailable to the other processes
-        torch.cuda.set_per_process_memory_fraction(USABLE / processes)
+        torch.cuda.set_per_process_memory_fraction(USABLE_MEMORY / processes)
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):
         while True:
             pipe.send(attempt_task(*pipe.recv()))
@@ -388,7 +396,7 @@ class OnRay:
                     f"no Ray cluster at {address!r}: {first_line(error)}. Start one, or leave --address out for a local one."
                 ) from error
         self.slots = workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
-        self._attempt = ray.remote(num_cpus=1, max_retries=RETRIES)(attempt_task)
+        self._attempt = ray.remote(num_cpus=1, max_retries=RAY_RETRIES)(attempt_task)
         self._sent: dict[str, Any] = {}  # references to cohorts by name of data; each is sent once
         self._running: dict[Any, StudyTask] = {}
 

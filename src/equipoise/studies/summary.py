@@ -28,19 +28,19 @@ from equipoise.errors import pick
 from equipoise.measures import Cells, largest_gap, largest_gap_p_value, p_values, percentile_interval, resample_counts, sums_by_unit
 from equipoise.studies.plan import Plan
 from equipoise.studies.results import POOLED_COLUMNS, SET_SIZES, STUDY_SCHEMA, StudyFolder, read_rows, read_timings, read_whole
-from equipoise.studies.worker import FOLDS
+from equipoise.studies.worker import STUDY_FOLDS
 
-CELL = ["data", "measure", "method"]
-SETS = {"test": "", "validation": "valid_"}  # by set of the split: the prefix of its columns
-DIGITS = 3  # that tables show; methods that are equal after rounding share a rank
-VARIANCE = "corrected for splits of the same rows (Nadeau and Bengio 2003): variance * (1 / splits + shared)"  # of a comparison
-ORIGINAL = "standard"  # the method that does not change the network
-Fold = tuple[IntArray, FloatArray, IntArray]  # cells, decisions and patients of all test rows of one cross-validation
+CELL_KEYS = ["data", "measure", "method"]
+SET_PREFIXES = {"test": "", "validation": "valid_"}  # by set of the split: the prefix of its columns
+TABLE_DIGITS = 3  # that tables show; methods that are equal after rounding share a rank
+VARIANCE_NOTE = "corrected for splits of the same rows (Nadeau and Bengio 2003): variance * (1 / splits + shared)"  # of a comparison
+ORIGINAL_METHOD = "standard"  # the method that does not change the network
+PooledFolds = tuple[IntArray, FloatArray, IntArray]  # cells, decisions and patients of all test rows of one cross-validation
 
 
 def _rows_of_set(rows: pd.DataFrame, part: str) -> pd.DataFrame:
     """The rows with the gap, p-value and performance of the test set or of the validation set, and with |gap|."""
-    prefix = SETS[pick("set of the split", part, SETS)]
+    prefix = SET_PREFIXES[pick("set of the split", part, SET_PREFIXES)]
     present = [name for name in ("gap", "performance", "p_value") if f"{prefix}{name}" in rows]
     chosen = rows.assign(**{name: rows[f"{prefix}{name}"] for name in present})
     return chosen.assign(abs_gap=chosen["gap"].abs())
@@ -49,6 +49,9 @@ def _rows_of_set(rows: pd.DataFrame, part: str) -> pd.DataFrame:
 def summarise(rows: pd.DataFrame, part: str = "test") -> pd.DataFrame:
     """One line per (data, measure, method): number of splits, mean and sd of gap, |gap| and performance, p-value (see `combined_p`),
     share of splits that met the goal, mean seconds.
+
+    - `rows`: of `read_rows`.
+    - `part`: "test" or "validation", the set that the results are of.
 
     >>> rows = pd.DataFrame({"data": "d", "measure": "eod", "method": "m", "seed": [0, 1], "gap": [-0.1, 0.1],
     ...                      "performance": [0.7, 0.9], "met": [True, False], "seconds": [1.0, 3.0]})
@@ -60,7 +63,7 @@ def summarise(rows: pd.DataFrame, part: str = "test") -> pd.DataFrame:
     if "p_value" not in chosen:
         chosen["p_value"] = np.nan
     return (
-        chosen.groupby(CELL, sort=False)
+        chosen.groupby(CELL_KEYS, sort=False)
         .agg(
             splits=("seed", "size"),
             gap_mean=("gap", "mean"),
@@ -111,17 +114,17 @@ def study_table(plan: Plan, rows: pd.DataFrame, part: str = "test") -> pd.DataFr
         frame[f"{quantity}_difference"] = frame[f"{quantity}_mean"] - frame[f"published_{quantity}"]
     frame["below_limit"] = np.nan
     if part == "test" and "limit" in rows:  # the mean distance below the upper bound (group-aware)
-        below = (rows["limit"] - rows["performance"]).groupby([rows[name] for name in CELL]).mean()
-        frame["below_limit"] = below.reindex(pd.MultiIndex.from_frame(frame[CELL])).to_numpy()
-    original = frame["method"].map(methods) == ORIGINAL
+        below = (rows["limit"] - rows["performance"]).groupby([rows[name] for name in CELL_KEYS]).mean()
+        frame["below_limit"] = below.reindex(pd.MultiIndex.from_frame(frame[CELL_KEYS])).to_numpy()
+    original = frame["method"].map(methods) == ORIGINAL_METHOD
     for quantity, merit in (("gap", -frame["gap_mean"].abs()), ("performance", frame["performance_mean"])):
-        ranks = merit.round(DIGITS).where(~original).groupby([frame["data"], frame["measure"]]).rank(method="dense", ascending=False)
+        ranks = merit.round(TABLE_DIGITS).where(~original).groupby([frame["data"], frame["measure"]]).rank(method="dense", ascending=False)
         frame[f"{quantity}_rank"] = ranks.where(ranks <= 2, 0).fillna(0).astype(int)
     return frame
 
 
 def compare_methods(
-    rows: pd.DataFrame, baseline: str = ORIGINAL, level: float = 0.95, part: str = "test", redrawn: Sequence[str] = ()
+    rows: pd.DataFrame, baseline: str = ORIGINAL_METHOD, level: float = 0.95, part: str = "test", redrawn: Sequence[str] = ()
 ) -> pd.DataFrame:
     """One line per (data, measure, method, quantity): the mean difference from the baseline over common splits, its interval and p-value.
 
@@ -141,7 +144,7 @@ def compare_methods(
                 difference = (table[method] - table[baseline]).dropna().to_numpy(dtype=np.float64)
                 line = {"data": data, "measure": measure, "method": method, "quantity": quantity, "splits": len(difference)}
                 lines.append({**line, "shared": shared, **corrected_t_test(difference, shared, level)})
-    columns = [*CELL, "quantity", "splits", "shared", "difference", "low", "high", "p"]
+    columns = [*CELL_KEYS, "quantity", "splits", "shared", "difference", "low", "high", "p"]
     return pd.DataFrame(lines, columns=columns)
 
 
@@ -159,6 +162,10 @@ def ratio_to_training_rows(rows: pd.DataFrame, part: str = "test") -> float:
 def corrected_t_test(difference: FloatArray, shared: float, level: float = 0.95) -> dict[str, float]:
     """The mean of differences over splits, its interval and p-value, with the variance of Nadeau and Bengio.
 
+    - `difference`: one value per split.
+    - `shared`: of `ratio_to_training_rows`; 0 for independent samples, such as simulations that are drawn again.
+    - `level`: of the interval.
+
     >>> plain, corrected = (corrected_t_test(np.array([0.1, 0.2, 0.3]), shared) for shared in (0.0, 0.25))
     >>> round(plain["low"], 3), round(corrected["low"], 3)
     (-0.048, -0.129)
@@ -175,8 +182,12 @@ def corrected_t_test(difference: FloatArray, shared: float, level: float = 0.95)
     return {"difference": mean, "low": mean - half, "high": mean + half, "p": p}
 
 
-def study_document(folder: StudyFolder, baseline: str = ORIGINAL, part: str = "test") -> dict[str, Any]:
-    """The results of a study as plain values: its table, timings, a comparison with the baseline, and pooled folds, if any."""
+def study_document(folder: StudyFolder, baseline: str = ORIGINAL_METHOD, part: str = "test") -> dict[str, Any]:
+    """The results of a study as plain values: its table, timings, a comparison with the baseline, and pooled folds, if any.
+
+    - `baseline`: the method that the others are compared with, split by split; without rows of it there is no comparison.
+    - `part`: "test" or "validation", the set that the results are of.
+    """
     rows = read_rows(folder)
     frames = {"table": study_table(folder.plan, rows, part), "timings": read_timings(folder)}
     if baseline in set(rows["method"]):
@@ -188,7 +199,7 @@ def study_document(folder: StudyFolder, baseline: str = ORIGINAL, part: str = "t
         "schema_version": 1,
         "study": folder.plan.name,
         **{"fingerprint": folder.fingerprint, "version": folder.version},
-        **{"splits": folder.plan.splits, "rows": len(rows), "part": part, "baseline": baseline, "comparison_variance": VARIANCE},
+        **{"splits": folder.plan.splits, "rows": len(rows), "part": part, "baseline": baseline, "comparison_variance": VARIANCE_NOTE},
         **{name: json.loads(frame.to_json(orient="records")) for name, frame in frames.items()},
     }
 
@@ -249,10 +260,10 @@ def pooled(rows: pd.DataFrame, *, draws: int = 1000, seed: int = 0, level: float
     lines = []
     for (data, measure), here in rows.groupby(["data", "measure"], sort=False):
         complete = {method: repeats for method, group in here.groupby("method", sort=False) if (repeats := _complete_repeats(group))}
-        original = complete.get(ORIGINAL)
+        original = complete.get(ORIGINAL_METHOD)
         performance = str(here["performance_measure"].iloc[0])
         for method, repeats in complete.items():
-            paired = original if original is not None and method != ORIGINAL and original.keys() == repeats.keys() else None
+            paired = original if original is not None and method != ORIGINAL_METHOD and original.keys() == repeats.keys() else None
             estimates = _pooled_estimates(repeats, paired, str(measure), performance, draws, seed, level)
             lines.append({"data": data, "measure": measure, "method": method, **estimates})
     return pd.DataFrame(lines)
@@ -263,18 +274,24 @@ def read_pooled(folder: StudyFolder) -> pd.DataFrame:
     return pooled(read_whole(folder))
 
 
-def _complete_repeats(rows: pd.DataFrame) -> dict[int, Fold]:
+def _complete_repeats(rows: pd.DataFrame) -> dict[int, PooledFolds]:
     """The complete cross-validations of one method."""
-    repeats: dict[int, Fold] = {}
-    for repeat, folds in rows.groupby(rows["seed"] // FOLDS):
-        if set(folds["seed"] % FOLDS) == set(range(FOLDS)) and folds["test_cell"].notna().all():
+    repeats: dict[int, PooledFolds] = {}
+    for repeat, folds in rows.groupby(rows["seed"] // STUDY_FOLDS):
+        if set(folds["seed"] % STUDY_FOLDS) == set(range(STUDY_FOLDS)) and folds["test_cell"].notna().all():
             cells, decisions, patients = (np.concatenate(folds[name].to_list()) for name in POOLED_COLUMNS)
             repeats[int(repeat)] = cells.astype(np.int64), decisions.astype(np.float64), patients.astype(np.int64)
     return repeats
 
 
 def _pooled_estimates(
-    repeats: Mapping[int, Fold], original: Mapping[int, Fold] | None, measure: str, performance: str, draws: int, seed: int, level: float
+    repeats: Mapping[int, PooledFolds],
+    original: Mapping[int, PooledFolds] | None,
+    measure: str,
+    performance: str,
+    draws: int,
+    seed: int,
+    level: float,
 ) -> dict[str, float]:
     everyone = np.unique(np.concatenate([patients for _, _, patients in repeats.values()]))
     groups = max(int(cells.max()) for cells, _, _ in repeats.values()) // 2 + 1  # the last may be rows without a group, which are left out
@@ -300,7 +317,7 @@ def _pooled_estimates(
 
 
 def _resampled(
-    repeats: Sequence[Fold], everyone: IntArray, levels: tuple[str, ...], measure: str, performance: str, draws: int, seed: int
+    repeats: Sequence[PooledFolds], everyone: IntArray, levels: tuple[str, ...], measure: str, performance: str, draws: int, seed: int
 ) -> tuple[FloatArray, FloatArray]:
     """Gap and performance (1 + draws,), as means over the repeats: first for all patients, then for each resample."""
     width, grid = 2 * len(levels), (1 + draws, len(levels), 2)

@@ -24,25 +24,37 @@ from equipoise.disk import atomic_path, write_text
 from equipoise.methods import METHODS
 from equipoise.report import interval, p_value_words, plural, printable
 from equipoise.studies.plan import Plan
-from equipoise.studies.results import ROW_KEYS, SET_SIZES
-from equipoise.studies.summary import DIGITS, ORIGINAL, compare_methods, published, published_sizes, study_table
+from equipoise.studies.results import ROW_KEYS, SET_SIZES, StudyFolder
+from equipoise.studies.summary import ORIGINAL_METHOD, TABLE_DIGITS, compare_methods, published, published_sizes, read_pooled, study_table
 
-WIDTH = 140  # of tables in a file, in characters
+TEXT_WIDTH = 140  # of tables in a file, in characters
 PANELS_PER_LINE = 4  # of trajectories
 FAR_FEWER = 0.25  # of the paper's rows: with fewer, a warning is shown
 QUANTITIES = {"gap": "bias", "performance": "performance"}
-RANKS = {1: "bold", 2: "italic"}
-HEADERS = {"size": "|bias|", "p_value": "p", "published": "published", "difference": "diff."}
+RANK_STYLES = {1: "bold", 2: "italic"}
+COLUMN_HEADERS = {"size": "|bias|", "p_value": "p", "published": "published", "difference": "diff."}
 POOLED_HEADERS = ("method", "gap", "|gap|", "p", "performance", "change of the gap", "performance lost")
-WIDTHS = {"name": 24, "ours": 17, "size": 8, "p_value": 7, "published": 16, "difference": 9}  # of columns, with the space between them
+COLUMN_WIDTHS = {
+    "name": 24,
+    "ours": 17,
+    "size": 8,
+    "p_value": 7,
+    "published": 16,
+    "difference": 9,
+}  # of columns, with the space between them
 MOST_STEPS = 150  # drawn; a panel has a line per split, so more would only make the file large
 DARK, LIGHT, DARK_GREY = "#8c3a00", "#3bb08f", "#444444"  # dark orange and light green, as different in lightness as in hue
-DASHES = {"gap": [1, 0], "performance": [6, 3]}
-SHAPES = {"gap": "circle", "performance": "triangle-up"}
+QUANTITY_DASHES = {"gap": [1, 0], "performance": [6, 3]}
+QUANTITY_SHAPES = {"gap": "circle", "performance": "triangle-up"}
 
 
-def study_view(plan: Plan, rows: pd.DataFrame, width: int = WIDTH, part: str = "test") -> RenderableType:
-    """The tables for a terminal of this width."""
+def study_view(plan: Plan, rows: pd.DataFrame, width: int = TEXT_WIDTH, part: str = "test") -> RenderableType:
+    """The tables of a study for a terminal, one per measure and quantity.
+
+    - `rows`: of `read_rows`; a study that is not finished has fewer.
+    - `width`: of the terminal in characters; wider tables are divided.
+    - `part`: "test" or "validation", the set that the results are of.
+    """
     tables = [_rich(layout) for layouts in _layouts(plan, rows, part, width).values() for layout in layouts]
     return Group(*tables, *(Text(line, style="dim") for line in _footnotes(plan, rows)))
 
@@ -50,14 +62,14 @@ def study_view(plan: Plan, rows: pd.DataFrame, width: int = WIDTH, part: str = "
 def study_text(plan: Plan, rows: pd.DataFrame) -> str:
     """The same tables as plain text."""
     with StringIO() as buffer:
-        Console(width=WIDTH, file=buffer, force_terminal=False).print(study_view(plan, rows))
+        Console(width=TEXT_WIDTH, file=buffer, force_terminal=False).print(study_view(plan, rows))
         return buffer.getvalue()
 
 
 def save_csv(plan: Plan, rows: pd.DataFrame, folder: str | Path, part: str = "test") -> list[Path]:
     """Writes rows.csv (of both sets), table.csv and, if the study has the original network, comparison.csv."""
     frames = {"rows": rows, "table": study_table(plan, rows, part)}
-    baseline = next((arm.name for arm in plan.methods if arm.method == ORIGINAL), None)
+    baseline = next((arm.name for arm in plan.methods if arm.method == ORIGINAL_METHOD), None)
     if baseline in set(rows["method"]):
         frames["comparison"] = compare_methods(rows, str(baseline), part=part, redrawn=[data.name for data in plan.data if data.redraw])
     return [write_text(Path(folder) / f"{name}.csv", frame.to_csv(index=False)) for name, frame in frames.items()]
@@ -69,7 +81,7 @@ def save_latex(plan: Plan, rows: pd.DataFrame, folder: str | Path, part: str = "
     return [write_text(Path(folder) / f"{name}.tex", text) for name, text in texts.items()]
 
 
-Cell = dict[str, Any]  # the rank of a method, and texts: ours, size (the mean |gap|), p_value (over all splits), published, difference
+TableCell = dict[str, Any]  # the rank of a method, and texts: ours, size (the mean |gap|), p_value (over all splits), published, difference
 
 
 class Layout(NamedTuple):
@@ -79,15 +91,15 @@ class Layout(NamedTuple):
     corner: str
     lines: list[str]
     columns: list[str]
-    cells: list[list[Cell]]
+    cells: list[list[TableCell]]
 
     @property
     def shown(self) -> list[str]:
         """The columns of a group that are not empty."""
-        return [name for name in ("ours", *HEADERS) if any(name in cell for line in self.cells for cell in line)]
+        return [name for name in ("ours", *COLUMN_HEADERS) if any(name in cell for line in self.cells for cell in line)]
 
 
-def _layouts(plan: Plan, rows: pd.DataFrame, part: str, width: int = WIDTH) -> dict[str, list[Layout]]:
+def _layouts(plan: Plan, rows: pd.DataFrame, part: str, width: int = TEXT_WIDTH) -> dict[str, list[Layout]]:
     """The tables of a study by measure and quantity, several if they are too wide for one."""
     frame = study_table(plan, rows, part)
     return {
@@ -107,23 +119,23 @@ def _side_by_side(plan: Plan, frame: pd.DataFrame, measure: str, quantity: str, 
     what = "bias: the group's rate minus the reference's" if quantity == "gap" else plan.performance.replace("_", " ")
     title = f"{measure.upper()}, {what} on the {part} set, mean ± sd over splits"
     names = list(across)
-    widths = [WIDTHS[name] for name in Layout("", "", [], [], [list(cells.values())]).shown]
-    side_by_side = max(1, (width - WIDTHS["name"]) // sum(widths)) if cells else 1
+    widths = [COLUMN_WIDTHS[name] for name in Layout("", "", [], [], [list(cells.values())]).shown]
+    side_by_side = max(1, (width - COLUMN_WIDTHS["name"]) // sum(widths)) if cells else 1
     for start in range(0, len(names), side_by_side):
         chunk = names[start : start + side_by_side]
         rows = [[cells.get((c, d) if methods_down else (d, c), {}) for c in chunk] for d in down]
         yield Layout(title, "method" if methods_down else "data", list(down.values()), [across[c] for c in chunk], rows)
 
 
-def _cell(row: dict[str, float], quantity: str) -> Cell:
+def _cell(row: dict[str, float], quantity: str) -> TableCell:
     sign = "+" if quantity == "gap" else ""
-    cell: Cell = {"rank": int(row[f"{quantity}_rank"])}
-    cell["ours"] = _mean_sd(row[f"{quantity}_mean"], row[f"{quantity}_sd"], DIGITS, sign)
+    cell: TableCell = {"rank": int(row[f"{quantity}_rank"])}
+    cell["ours"] = _mean_sd(row[f"{quantity}_mean"], row[f"{quantity}_sd"], TABLE_DIGITS, sign)
     if quantity == "gap":
-        cell |= {"size": f"{row['abs_gap_mean']:.{DIGITS}f}", "p_value": p_value_words(row["p_value"])}
+        cell |= {"size": f"{row['abs_gap_mean']:.{TABLE_DIGITS}f}", "p_value": p_value_words(row["p_value"])}
     if not np.isnan(row.get(f"published_{quantity}", np.nan)):
         cell["published"] = _mean_sd(row[f"published_{quantity}"], row[f"published_{quantity}_sd"], 2, sign)
-        cell["difference"] = f"{row[f'{quantity}_difference']:+.{DIGITS}f}"
+        cell["difference"] = f"{row[f'{quantity}_difference']:+.{TABLE_DIGITS}f}"
     return {name: value for name, value in cell.items() if value != ""}
 
 
@@ -137,11 +149,13 @@ def _rich(layout: Layout) -> Table:
     table.add_column(layout.corner, no_wrap=True)
     for name in layout.columns:
         for part in layout.shown:
-            table.add_column(Text(HEADERS.get(part, name), style="dim" if part in HEADERS else ""), justify="right", no_wrap=part != "ours")
+            table.add_column(
+                Text(COLUMN_HEADERS.get(part, name), style="dim" if part in COLUMN_HEADERS else ""), justify="right", no_wrap=part != "ours"
+            )
     for name, line in zip(layout.lines, layout.cells, strict=True):
         texts = [Text(_wrapped(name) if layout.corner == "method" else name)]
         for cell in line:
-            style = RANKS.get(cell.get("rank", 0), "")
+            style = RANK_STYLES.get(cell.get("rank", 0), "")
             texts += [Text(cell.get(part, ""), style=style if part == "ours" else "dim") for part in layout.shown]
         table.add_row(*texts)
     return table
@@ -154,12 +168,12 @@ def _wrapped(name: str) -> str:
     adversarial-finetune-
       published
     """
-    return "\n".join(textwrap.wrap(name, WIDTHS["name"] - 2, subsequent_indent="  ")) or name
+    return "\n".join(textwrap.wrap(name, COLUMN_WIDTHS["name"] - 2, subsequent_indent="  ")) or name
 
 
 def _latex(layout: Layout) -> str:
     shown = [part for part in layout.shown if part != "p_value"]
-    header = [layout.corner, *(HEADERS.get(part, name) for name in layout.columns for part in shown)]
+    header = [layout.corner, *(COLUMN_HEADERS.get(part, name) for name in layout.columns for part in shown)]
     lines = [
         f"% {layout.title}",
         f"\\begin{{tabular}}{{l{'r' * (len(header) - 1)}}}",
@@ -220,8 +234,13 @@ def _footnotes(plan: Plan, rows: pd.DataFrame) -> list[str]:
     return lines
 
 
-def pooled_view(plan: Plan, frame: pd.DataFrame) -> RenderableType:
-    """One table per data set and measure of the pooled folds, for a terminal."""
+def pooled_view(folder: StudyFolder) -> RenderableType:
+    """One table per data set and measure of the pooled folds of a study by folds, for a terminal."""
+    return pooled_tables(folder.plan, read_pooled(folder))
+
+
+def pooled_tables(plan: Plan, frame: pd.DataFrame) -> RenderableType:
+    """The same from pooled results."""
     if frame.empty:
         return Text("No cross-validation is complete yet, so there are no pooled folds.")
     tables: list[RenderableType] = []
@@ -330,9 +349,9 @@ def _panel(part: pd.DataFrame, plan: Plan, arm: str, measure: str) -> Any:
         "y": alt.Y("value:Q", title=None, scale=alt.Scale(zero=True)),
         "color": alt.Color("quantity:N", scale=alt.Scale(domain=labels, range=[DARK, LIGHT]), legend=legend),
     }
-    dashed = alt.StrokeDash("quantity:N", scale=alt.Scale(domain=labels, range=list(DASHES.values())), legend=legend)
+    dashed = alt.StrokeDash("quantity:N", scale=alt.Scale(domain=labels, range=list(QUANTITY_DASHES.values())), legend=legend)
     # A separate field: with the field of the colour, the legend would show shapes instead of lines.
-    shaped = alt.Shape("shape:N", scale=alt.Scale(domain=list(SHAPES), range=list(SHAPES.values())), legend=None)
+    shaped = alt.Shape("shape:N", scale=alt.Scale(domain=list(QUANTITY_SHAPES), range=list(QUANTITY_SHAPES.values())), legend=None)
     # Inline data, because Altair limits the number of rows of frames.
     zero = alt.Chart(alt.InlineData(values=[{"y": 0}])).mark_rule(color="#999", strokeWidth=0.8).encode(y="y:Q")
     lines = (

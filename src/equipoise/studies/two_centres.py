@@ -23,7 +23,7 @@ from equipoise.disk import write_text
 from equipoise.errors import raise_all
 from equipoise.models import Training, predict, train
 from equipoise.studies import small_cnn
-from equipoise.studies.sets.phantom import MEAN, STD, phantom
+from equipoise.studies.sets.phantom import PHANTOM_MEAN, PHANTOM_STD, phantom
 
 LABEL, GROUP, REFERENCE, PATIENT = "widened_mediastinum", "sex", "M", "patient_id"
 MIN_XRAYS = 40  # so that every group has both labels in every set
@@ -58,8 +58,7 @@ class Centre:
     separation: float = 1.9  # how much wider the mediastinum of ill patients is
 
 
-CENTRE_1 = Centre(men=0.75, sick_men=0.5, sick_women=0.15)
-CENTRE_2 = Centre(men=0.5, sick_men=0.5, sick_women=0.5, exposure=1.15)
+CENTRES = (Centre(men=0.75, sick_men=0.5, sick_women=0.15), Centre(men=0.5, sick_men=0.5, sick_women=0.5, exposure=1.15))
 
 
 def simulate_xrays(centre: Centre, rows: int, name: str, seed: int) -> Cohort:
@@ -71,8 +70,8 @@ def simulate_xrays(centre: Centre, rows: int, name: str, seed: int) -> Cohort:
         draw(count, seed=child_seed(seed, f"{name} {who}"), prevalence=sick, share=share, name=who) for who, count, share, sick in shares
     ]
     order = generator(seed, f"{name} order").permutation(rows)
-    film = (torch.cat([part.inputs for part in simulated]) * STD + MEAN).clamp(0, 1) ** centre.exposure
-    inputs = ((film * 255).round() / 255 - MEAN) / STD
+    film = (torch.cat([part.inputs for part in simulated]) * PHANTOM_STD + PHANTOM_MEAN).clamp(0, 1) ** centre.exposure
+    inputs = ((film * 255).round() / 255 - PHANTOM_MEAN) / PHANTOM_STD
     women = np.repeat([0, 1], [men, rows - men])[order]
     patients = pd.factorize(np.concatenate([part.patients for part in simulated if part.patients is not None])[order])[0]
     patient_ids = np.array([f"{name}-{k + 1:05}" for k in patients], dtype=object)
@@ -87,13 +86,13 @@ def train_at_centre_1(rows: int, *, epochs: int = 6, seed: int = 0, progress: Ca
         torch.manual_seed(child_seed(seed, "weights"))
         network = small_cnn.build()
     settings = Training(epochs=epochs, learning_rate=1e-3, patience=epochs, optimiser="adamw", schedule="step", step=5)
-    train_set = simulate_xrays(CENTRE_1, rows, "centre1", seed)
-    valid_set = simulate_xrays(CENTRE_1, max(MIN_XRAYS, rows // 4), "centre1-valid", seed)
+    train_set = simulate_xrays(CENTRES[0], rows, "centre1", seed)
+    valid_set = simulate_xrays(CENTRES[0], max(MIN_XRAYS, rows // 4), "centre1-valid", seed)
     return train(train_set, valid_set, seed=seed, model=network, settings=settings, progress=progress)
 
 
-def check_demo(rows: int, epochs: int, seed: int) -> None:
-    """Raises one error with every number that is too small."""
+def check_demo(rows: int, epochs: int, seed: int) -> int:
+    """The number of X-rays at centre 1 of a demo with so many at centre 2. Raises one error with every number that is too small."""
     problems = []
     if rows < MIN_XRAYS:
         problems.append(f"rows must be at least {MIN_XRAYS}, so that every group has patients with and without the disease; got {rows}")
@@ -102,6 +101,7 @@ def check_demo(rows: int, epochs: int, seed: int) -> None:
     if seed < 0:
         problems.append(f"seed must be at least 0; got {seed}")
     raise_all(problems)
+    return max(MIN_XRAYS, 3 * rows // 5)
 
 
 def write_hospital(folder: Path, network: nn.Module, rows: int, *, new: int = 40, seed: int = 0) -> Hospital:
@@ -117,11 +117,11 @@ def write_hospital(folder: Path, network: nn.Module, rows: int, *, new: int = 40
     place.xrays.mkdir(parents=True, exist_ok=True)
     write_text(place.code, inspect.getsource(small_cnn))
     save_file({key: value.contiguous() for key, value in network.state_dict().items()}, place.weights)
-    local = simulate_xrays(CENTRE_2, rows, "centre2", seed)
+    local = simulate_xrays(CENTRES[1], rows, "centre2", seed)
     table = _write_images(local, place)
     write_text(place.local, table.to_csv(index=False))
     write_text(place.scores, table.drop(columns="image").assign(score=predict(network, local).score).to_csv(index=False))
-    unlabelled = _write_images(simulate_xrays(CENTRE_2, new, "new", seed), place)
+    unlabelled = _write_images(simulate_xrays(CENTRES[1], new, "new", seed), place)
     write_text(place.new, unlabelled.drop(columns=LABEL).to_csv(index=False))
     return place
 
@@ -129,7 +129,7 @@ def write_hospital(folder: Path, network: nn.Module, rows: int, *, new: int = 40
 def _write_images(cohort: Cohort, place: Hospital) -> pd.DataFrame:
     """Writes the images of a cohort, and returns its table."""
     names = [f"{cohort.name}-{k + 1:05}.png" for k in range(len(cohort))]
-    films = ((cohort.inputs[:][:, 0] * STD + MEAN) * 255).round().to(torch.uint8).numpy()
+    films = ((cohort.inputs[:][:, 0] * PHANTOM_STD + PHANTOM_MEAN) * 255).round().to(torch.uint8).numpy()
     for name, film in zip(names, films, strict=True):
         Image.fromarray(film).save(place.xrays / name)
     return pd.DataFrame({"image": names, PATIENT: cohort.patients, GROUP: cohort.groups, LABEL: cohort.y})

@@ -30,9 +30,9 @@ from equipoise.methods import METHODS, LabelCandidate, make_settings, run_method
 from equipoise.models import Training, compute_device, computing_on, predict, train
 from equipoise.studies import networks
 from equipoise.studies.plan import PRIVILEGED, PROTOCOLS, Plan, StudyTask, TaskResult
-from equipoise.studies.results import SET_SIZES, TRACE, pooled_columns, rows_to_bytes
+from equipoise.studies.results import SET_SIZES, TRACE_COLUMNS, pooled_columns, rows_to_bytes
 
-FOLDS = 5  # of `fold_parts`
+STUDY_FOLDS = 5  # of `fold_parts`
 KEPT_SPLITS = 2  # the number of splits whose data a process caches
 
 
@@ -133,10 +133,10 @@ def fold_parts(cohort: Cohort, *, seed: int = 0, privileged: Sequence[float] = P
     balanced labels and these shares of the reference group (the third is not used). Rows without a group are left out.
     """
     grouped = cohort.take(cohort.attribute.codes != MISSING)
-    assignment, fold = divmod(seed, FOLDS)
-    distance = (assign_folds(grouped, FOLDS, generator(assignment, "folds")) - fold) % FOLDS  # 0 is the fold itself, 1 the next
-    if (patients := len(np.unique(distance))) < FOLDS:
-        raise BadInput(f"{patients} patients of {cohort.name!r} are too few for {FOLDS} folds. Use more data.")
+    assignment, fold = divmod(seed, STUDY_FOLDS)
+    distance = (assign_folds(grouped, STUDY_FOLDS, generator(assignment, "folds")) - fold) % STUDY_FOLDS  # 0 is the fold itself, 1 the next
+    if (patients := len(np.unique(distance))) < STUDY_FOLDS:
+        raise BadInput(f"{patients} patients of {cohort.name!r} are too few for {STUDY_FOLDS} folds. Use more data.")
     parts = Parts.of(grouped, np.maximum(2 - distance, 0))
     return _subsample(parts, (*privileged[:2], None), seed, cohort.name)
 
@@ -230,7 +230,7 @@ def _repair(work: StudyTask, parts: Parts, model: nn.Module) -> dict[str, object
         "max_gap": candidate.goal.max_gap,
         "notes": json.dumps([note.to_dict() for note in candidate.notes], default=str),
         **{name: len(part) for name, part in zip(SET_SIZES, parts, strict=True)},
-        **{column: trace[name].tolist() for column, name in TRACE.items()},
+        **{column: trace[name].tolist() for column, name in TRACE_COLUMNS.items()},
         **(pooled_columns(scores, rule.decide(scores), work.fingerprint) if plan.protocol == "folds" else {}),
     }
 

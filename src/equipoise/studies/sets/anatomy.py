@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-# Mean and standard deviation over patients; WOMEN holds the differences of the means in women.
+# Mean and standard deviation over patients; SHIFT_IN_WOMEN holds the differences of the means in women.
 TRAITS = {
     "thorax": (0.69, 0.025),  # half width of the rib cage
     "apex": (-0.76, 0.025),
@@ -35,7 +35,7 @@ TRAITS = {
     "breast_y": (0.26, 0.04),
     "breast_size": (0.29, 0.025),
 }
-WOMEN = {"thorax": -0.05, "wall": -0.01, "breast": 0.115, "breast_y": 0.01, "shoulder": 0.02, "bone": -0.12}
+SHIFT_IN_WOMEN = {"thorax": -0.05, "wall": -0.01, "breast": 0.115, "breast_y": 0.01, "shoulder": 0.02, "bone": -0.12}
 POSES = {  # mean and standard deviation over images
     "zoom": (1.0, 0.03),
     "shift_x": (0.0, 0.03),
@@ -51,8 +51,8 @@ POSES = {  # mean and standard deviation over images
     "marker_y": (0.0, 0.04),
 }
 MARKINGS = 24  # independent patterns of vessels
-WIDENING = 0.021  # of each side, per standard deviation of the latent width
-GLYPHS = torch.tensor(
+WIDENING_PER_SD = 0.021  # of each side, per standard deviation of the latent width
+MARKER_GLYPHS = torch.tensor(
     [
         [[1, 1, 1, 1, 0], [1, 0, 0, 0, 1], [1, 0, 0, 0, 1], [1, 1, 1, 1, 0], [1, 0, 1, 0, 0], [1, 0, 0, 1, 0], [1, 0, 0, 0, 1]],
         [[1, 0, 0, 0, 0], [1, 0, 0, 0, 0], [1, 0, 0, 0, 0], [1, 0, 0, 0, 0], [1, 0, 0, 0, 0], [1, 0, 0, 0, 0], [1, 1, 1, 1, 1]],
@@ -120,7 +120,7 @@ def _mediastinum(p: dict[str, Tensor], y: Tensor, width: Tensor) -> tuple[Tensor
     def bulge(centre: float, spread: float) -> Tensor:
         return torch.exp(-(((y - centre) / spread) ** 2))
 
-    wide = WIDENING * width * (0.65 + 0.5 * bulge(-0.25, 0.3))
+    wide = WIDENING_PER_SD * width * (0.65 + 0.5 * bulge(-0.25, 0.3))
     neck = 0.02 * torch.sigmoid((-0.55 - y) * 15)
     right = 0.105 + p["atrium"] * bulge(0.22, 0.22) + 0.02 * bulge(-0.02, 0.12) + neck + wide
     left = 0.095 + p["knob"] * bulge(-0.27, 0.09) + 0.045 * bulge(-0.06, 0.12) + p["ventricle"] * bulge(0.34, 0.27) + neck + wide
@@ -205,10 +205,10 @@ def _patterns(size: int) -> tuple[Tensor, Tensor, Tensor]:
 
 def _marker(p: dict[str, Tensor], axis: Tensor, left: Tensor) -> Tensor:
     """The lead letter next to a shoulder: L on the right of the image, or R on its left."""
-    tall, broad = GLYPHS.shape[1:]
+    tall, broad = MARKER_GLYPHS.shape[1:]
     pixel = 0.020
     side = (2 * left - 1)[:, None, None]
     column = (axis[None, None, :] - 0.86 * side - p["marker_x"]) / pixel - (torch.arange(broad)[None, :, None] - (broad - 1) / 2)
     row = (axis[None, :, None] + 0.80 - p["marker_y"]) / pixel - (torch.arange(tall)[None, None, :] - (tall - 1) / 2)
     dabs = [(1.1 - t.abs()).clamp_(0, 1) for t in (row, column)]
-    return torch.bmm(torch.bmm(dabs[0], GLYPHS[left.long()]), dabs[1]).mul_(0.92).clamp_(max=0.92)
+    return torch.bmm(torch.bmm(dabs[0], MARKER_GLYPHS[left.long()]), dabs[1]).mul_(0.92).clamp_(max=0.92)

@@ -49,7 +49,7 @@ EVENT_COLUMNS = {  # table: admission, item, value, and the error flag if the ta
     LAB: ("hadm_id", "itemid", "valuenum"),
     OUTPUT: ("hadm_id", "itemid", "value", "iserror"),
 }
-TIME = "charttime"  # in every table
+TIME_COLUMN = "charttime"  # in every table
 BLOCK_BYTES = 1 << 20  # bytes; larger blocks take more memory and are no faster
 # Some rows of a table: their number, items, admissions, values (NaN for a row marked as an error), and if dated, times (seconds since 1970,
 # NaN if missing) and the texts of CHARTEVENTS.
@@ -166,7 +166,7 @@ def _accumulate(
             if time is not None:
                 np.minimum.at(states["low"].reshape(-1), cell, converted[kept])
                 np.maximum.at(states["high"].reshape(-1), cell, converted[kept])
-                timed = kept & np.isin(feature, TIMED)
+                timed = kept & np.isin(feature, TIMED_FEATURES)
                 intubated = feature[timed] == FEATURES.index("gcs_verbal")
                 if text is not None:
                     intubated &= np.array([any(word in str(words).lower() for word in INTUBATED) for words in text[needed[timed]]], bool)
@@ -188,7 +188,7 @@ def read_blocks(table: str, path: Path, *, dated: bool = False) -> Iterator[Even
     # Admissions and marks as floats: both have gaps, and a table that went through pandas holds "142345.0".
     types = dict(zip(EVENT_COLUMNS[table], (pa.float64(), pa.int32(), pa.float64(), pa.float64()), strict=False))
     if dated:
-        types |= {TIME: pa.timestamp("s")} | ({"value": pa.string()} if table == CHART else {})
+        types |= {TIME_COLUMN: pa.timestamp("s")} | ({"value": pa.string()} if table == CHART else {})
     names = [header[column] for column in types]
     try:
         reader = csv.open_csv(
@@ -208,7 +208,7 @@ def read_blocks(table: str, path: Path, *, dated: bool = False) -> Iterator[Even
                 item.fill_null(-1).to_numpy(zero_copy_only=False),
                 admission.to_numpy(zero_copy_only=False),
                 charted,
-                seconds(columns[TIME].to_numpy(zero_copy_only=False)) if dated else None,
+                seconds(columns[TIME_COLUMN].to_numpy(zero_copy_only=False)) if dated else None,
                 columns["value"].to_numpy(zero_copy_only=False) if dated and table == CHART else None,
             )
     except (OSError, ValueError) as error:
@@ -230,7 +230,7 @@ def read_header(path: Path) -> list[str]:
         raise BadInput(f"{path} cannot be read: {first_line(error)}. Download or unpack it again.") from error
 
 
-EXTREMES = (  # features with minimum and maximum
+MIN_MAX_FEATURES = (  # features with minimum and maximum
     "heart_rate", "systolic_pressure", "temperature", "urea_nitrogen", "white_cells", "potassium", "sodium", "bicarbonate", "bilirubin",
 )  # fmt: skip
 GCS = {"gcs_verbal": 5, "gcs_motor": 6, "gcs_eyes": 4}  # component: its normal value
@@ -248,7 +248,7 @@ MAX_AGE_GCS, MAX_AGE_FIO2 = 6 * HOUR, 4 * HOUR  # of a GCS component, of an FiO2
 VENTILATOR_GAP = 8 * HOUR  # between two settings of one ventilation, at most
 INTUBATED = ("et/trach", "ett")  # in the text of the verbal GCS component
 FEATURES = tuple(MEASUREMENTS)
-TIMED = [FEATURES.index(name) for name in (*GCS, "pao2", "fio2")]  # features whose times matter
+TIMED_FEATURES = [FEATURES.index(name) for name in (*GCS, "pao2", "fio2")]  # features whose times matter
 
 
 def first_day(
@@ -261,7 +261,7 @@ def first_day(
     states, charted, ventilated = _accumulate(files, admissions, admitted, progress)
     events = pd.concat(charted, ignore_index=True).sort_values(["stay", "after"], kind="stable")
     return pd.DataFrame(
-        {f"{name}_{end}": side[name] for name in EXTREMES for end, side in (("min", states["low"]), ("max", states["high"]))}
+        {f"{name}_{end}": side[name] for name in MIN_MAX_FEATURES for end, side in (("min", states["low"]), ("max", states["high"]))}
         | {"urine": states["total"]["urine"]}
         | {"pao2_fio2_min": _min_oxygen_ratio(events, pd.concat(ventilated, ignore_index=True), len(admissions))}
         | {"gcs_min": _min_gcs(events, len(admissions))}
@@ -324,15 +324,15 @@ ADMISSION_GROUPS = {  # attribute: the reference group, the other group, and the
 INPUT_KINDS = ("stay-averages", "first-day")
 FIRST_DAY_TABLES = {  # further columns that "first-day" needs
     "ICUSTAYS": ("hadm_id", "intime", "outtime"),
-    **{table: (TIME, "value") if table == CHART else (TIME,) for table in EVENT_COLUMNS},
+    **{table: (TIME_COLUMN, "value") if table == CHART else (TIME_COLUMN,) for table in EVENT_COLUMNS},
 }
 ADMISSION_TYPES = ("medical", "scheduled surgical", "unscheduled surgical")
 PUBLISHED_ROWS = 35_993  # of the paper's table of data sets: 21,595 + 7,199 + 7,199
 OLD_AGE = 78
-ADULT = 15
+ADULT_AGE = 15
 SURROGATE_AGE = 91.4
 OLDEST_AGE = 150  # at a higher age, the date of birth was shifted
-DISEASES = {  # first and last three-digit ICD-9 code
+DISEASE_CODES = {  # first and last three-digit ICD-9 code
     "aids": ("042", "044"),
     "haematologic_malignancy": ("200", "208"),
     "metastatic_cancer": ("196", "199"),
@@ -372,7 +372,7 @@ def mimic_iii(
     group = Attribute.of(np.where(in_reference, reference, other), attribute, reference)
     diagnoses, kind = _read_table(files, "DIAGNOSES_ICD"), _admission_type(files, hadm, stays["admission_type"])
     code = diagnoses["icd9_code"].str.strip().str[:3]
-    diseases = {name: np.isin(hadm, diagnoses["hadm_id"][code.between(first, last)]) for name, (first, last) in DISEASES.items()}
+    diseases = {name: np.isin(hadm, diagnoses["hadm_id"][code.between(first, last)]) for name, (first, last) in DISEASE_CODES.items()}
     if daily:
         levels = {f"{name}={int(level)}": present == level for name, present in diseases.items() for level in (False, True)}
         kinds = {f"admission_type={name}": kind == name for name in ADMISSION_TYPES}
@@ -459,7 +459,7 @@ def _first_adult_admissions(files: Mapping[str, Path]) -> pd.DataFrame:
     undated = int(np.isnat(days).sum())
     age = days.astype(np.float64) / DAYS_PER_YEAR
     stays["age"] = np.where(age > OLDEST_AGE, SURROGATE_AGE, age)
-    adults = stays[stays["age"] > ADULT].reset_index(drop=True)
+    adults = stays[stays["age"] > ADULT_AGE].reset_index(drop=True)
     unlabelled = int((~adults["hospital_expire_flag"].isin([0, 1])).sum())
     problems = []
     if undated:
@@ -469,7 +469,7 @@ def _first_adult_admissions(files: Mapping[str, Path]) -> pd.DataFrame:
     if unlabelled:
         problems.append(f"hospital_expire_flag must be 0 or 1; {unlabelled:,} of {len(adults):,} first admissions of adults have neither")
     if adults.empty:
-        problems.append(f"none of {len(stays):,} first admissions is of a patient over {ADULT}; nothing is left to learn from")
+        problems.append(f"none of {len(stays):,} first admissions is of a patient over {ADULT_AGE}; nothing is left to learn from")
     raise_all(problems, str(files["ADMISSIONS"].parent))
     return adults
 

@@ -21,10 +21,10 @@ from equipoise.studies.sets import Recipe, number_problems
 if TYPE_CHECKING:
     from torch import Tensor
 
-MEAN, STD = 0.5, 0.25  # inputs are (film - MEAN) / SD of a film in [0, 1]
+PHANTOM_MEAN, PHANTOM_STD = 0.5, 0.25  # inputs are (film - PHANTOM_MEAN) / PHANTOM_STD of a film in [0, 1]
 IMAGES_PER_PATIENT = (0.7, 0.2, 0.1)  # probabilities that a patient has one, two, three images
 SMALLEST, LARGEST = 16, 512
-CHUNK = 2**17  # pixels painted at once: half a megabyte per array, which fits in the processor's cache
+PIXELS_AT_ONCE = 2**17  # pixels painted at once: half a megabyte per array, which fits in the processor's cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +52,7 @@ def phantom(
     separation: float = 2.5,
     name: str = "phantom",
 ) -> Cohort:
-    """n simulated chest X-rays (n, 1, size, size), standardised: `inputs * SD + MEAN` is the film in [0, 1].
+    """n simulated chest X-rays (n, 1, size, size), standardised: `inputs * PHANTOM_STD + PHANTOM_MEAN` is the film in [0, 1].
 
     `hardness` (0 to 1) is the share of the widening that sick women lack, `prevalence` the probability that a patient is sick, and `share`
     the probability of a man. For one seed these options change nothing else, and the first k rows are the same for every n.
@@ -68,7 +68,7 @@ def phantom(
     problems += number_problems(Real, **shares, separation=(separation, 0, 6))  # in standard deviations
     raise_all(problems, source=name)
     # Whole chunks are painted and the surplus is dropped, since vectorised code may round the last elements of an array differently.
-    chunk = max(1, CHUNK // size**2)
+    chunk = max(1, PIXELS_AT_ONCE // size**2)
     truth = latents(-(-n // chunk) * chunk, seed=seed, hardness=hardness, prevalence=prevalence, share=share, separation=separation)
     inputs = torch.empty(n, 1, size, size)
     for start in range(0, n, chunk):
@@ -81,7 +81,7 @@ def phantom(
 
 def latents(n: int, *, seed: int, hardness: float, prevalence: float, share: float, separation: float) -> Latents:
     """The ground truth of n images. Each quantity has its own random stream, so the first rows do not depend on n."""
-    from equipoise.studies.sets.anatomy import MARKINGS, POSES, TRAITS, WOMEN
+    from equipoise.studies.sets.anatomy import MARKINGS, POSES, SHIFT_IN_WOMEN, TRAITS
 
     sizes = 1 + np.searchsorted(np.cumsum(IMAGES_PER_PATIENT)[:-1], generator(seed, "phantom images").random(n), side="right")
     patient = np.repeat(np.arange(n), sizes)[:n]
@@ -93,7 +93,8 @@ def latents(n: int, *, seed: int, hardness: float, prevalence: float, share: flo
     poses = generator(seed, "phantom poses").standard_normal((n, len(POSES))).clip(-2.5, 2.5)
     marks = generator(seed, "phantom markings").standard_normal((n, MARKINGS))
     body = {
-        trait: (mean + sd * traits[:, k] + WOMEN.get(trait, 0.0) * woman)[patient] for k, (trait, (mean, sd)) in enumerate(TRAITS.items())
+        trait: (mean + sd * traits[:, k] + SHIFT_IN_WOMEN.get(trait, 0.0) * woman)[patient]
+        for k, (trait, (mean, sd)) in enumerate(TRAITS.items())
     }
     body |= {pose: mean + sd * poses[:, k] for k, (pose, (mean, sd)) in enumerate(POSES.items())}
     left = generator(seed, "phantom marker").integers(0, 2, n)
@@ -117,7 +118,7 @@ def expose(truth: Latents, rows: IntArray, size: int) -> Tensor:
     for image, seed in zip(grain, truth.noise[rows].tolist(), strict=True):
         image.normal_(generator=random.manual_seed(seed))
     film.addcmul_(grain, body["grain"][:, None, None]).clamp_(0, 1)
-    return film.sub_(MEAN).div_(STD)
+    return film.sub_(PHANTOM_MEAN).div_(PHANTOM_STD)
 
 
 PHANTOM = (

@@ -47,11 +47,11 @@ COMPAS_COLUMNS: dict[str, str] = {
     **dict.fromkeys([*COMPAS_COUNTS, "days_b_screening_arrest", "is_recid", "two_year_recid"], "Int64"),
 }
 WHITE, OTHER = "Caucasian", "not Caucasian"
-CORRELATED = ["X1", "X2", "X3", "X7", "X8", "X9", "X10"]  # Loh's standard normal features
-MEANS = np.array([[-2.0, -2.0], [2.0, 2.0]])  # Zafar's plane, one row per label
-COVARIANCES = np.array([[[10.0, 1.0], [1.0, 3.0]], [[5.0, 1.0], [1.0, 5.0]]])
-MAPPINGS = ("low-rank", "gaussian")
-EFFECTIVE_RANK = 50  # of the published matrices
+LOH_NORMAL = ["X1", "X2", "X3", "X7", "X8", "X9", "X10"]  # Loh's standard normal features
+ZAFAR_MEANS = np.array([[-2.0, -2.0], [2.0, 2.0]])  # Zafar's plane, one row per label
+ZAFAR_COVARIANCES = np.array([[[10.0, 1.0], [1.0, 3.0]], [[5.0, 1.0], [1.0, 5.0]]])
+ZAFAR_MAPPINGS = ("low-rank", "gaussian")
+ZAFAR_RANK = 50  # of the published matrices
 
 
 def _original(root: Path, name: str) -> BytesIO:
@@ -161,11 +161,11 @@ def loh(n: int = 30_000, *, alpha: float = 1.0, seed: int = 0, attribute_as_inpu
 def loh_features(n: int, seed: int) -> pd.DataFrame:
     """X1 to X10, with categories as integers."""
     rng = _rng(seed, "loh features")
-    correlation = np.eye(len(CORRELATED))
+    correlation = np.eye(len(LOH_NORMAL))
     for block in (slice(1, 3), slice(3, 7)):  # X2 with X3; X7 to X10 among themselves
         correlation[block, block] = 0.5 + 0.5 * np.eye(block.stop - block.start)
-    normal = rng.multivariate_normal(np.zeros(len(CORRELATED)), correlation, size=n, method="cholesky")
-    features = pd.DataFrame(normal, columns=CORRELATED).assign(
+    normal = rng.multivariate_normal(np.zeros(len(LOH_NORMAL)), correlation, size=n, method="cholesky")
+    features = pd.DataFrame(normal, columns=LOH_NORMAL).assign(
         X4=rng.exponential(1.0, n),
         X5=rng.integers(0, 2, n),
         X6=rng.integers(1, 11, n),
@@ -202,8 +202,8 @@ def zafar(
     """
     whole = {"n": (n, 10, np.inf), "seed": (seed, 0, np.inf), "width": (width, 1, np.inf), "features": (features, 1, np.inf)}
     problems = number_problems(Integral, **whole) + number_problems(Real, vartheta=(vartheta, -1e6, 1e6))
-    if mapping not in MAPPINGS:
-        problems.append(f"mapping must be one of {', '.join(MAPPINGS)}; got {mapping!r}.{did_you_mean(mapping, MAPPINGS)}")
+    if mapping not in ZAFAR_MAPPINGS:
+        problems.append(f"mapping must be one of {', '.join(ZAFAR_MAPPINGS)}; got {mapping!r}.{did_you_mean(mapping, ZAFAR_MAPPINGS)}")
     raise_all(problems, source="zafar")
     if mapping == "low-rank":
         plane, y, uniform, x = low_rank_draws(n, width, features, seed)
@@ -228,10 +228,10 @@ def low_rank_draws(n: int, width: int, features: int, seed: int) -> tuple[FloatA
     plane = np.empty((n, 2))
     for label in (0, 1):
         rows = y == label
-        plane[rows] = state.multivariate_normal(MEANS[label], COVARIANCES[label], size=int(rows.sum()))
+        plane[rows] = state.multivariate_normal(ZAFAR_MEANS[label], ZAFAR_COVARIANCES[label], size=int(rows.sum()))
     uniform = 1.0 - state.random_sample(n)  # the published code sets A = 1 above the probability of A = 0
     sizes = itertools.pairwise((2, width, width, features))
-    first, second, last = (make_low_rank_matrix(a, b, effective_rank=EFFECTIVE_RANK, random_state=state) for a, b in sizes)
+    first, second, last = (make_low_rank_matrix(a, b, effective_rank=ZAFAR_RANK, random_state=state) for a, b in sizes)
     x = np.maximum(np.maximum(plane @ first, 0.0) @ second, 0.0) @ last
     return plane, y, uniform, x
 
@@ -240,16 +240,16 @@ def zafar_plane(n: int, seed: int) -> tuple[FloatArray, IntArray]:
     """The points in the plane (n, 2) and their labels."""
     y = _rng(seed, "zafar label").integers(0, 2, n)
     normal = _rng(seed, "zafar plane").standard_normal((n, 2))
-    factors = np.linalg.cholesky(COVARIANCES)
-    return MEANS[y] + np.einsum("nij,nj->ni", factors[y], normal), y
+    factors = np.linalg.cholesky(ZAFAR_COVARIANCES)
+    return ZAFAR_MEANS[y] + np.einsum("nij,nj->ni", factors[y], normal), y
 
 
 def zafar_chance(plane: FloatArray, vartheta: float) -> FloatArray:
     """The probability of A = 1: p(x | Y = 1) / (p(x | Y = 0) + p(x | Y = 1)) at the rotated point x."""
     rotation = np.array([[np.cos(vartheta), -np.sin(vartheta)], [np.sin(vartheta), np.cos(vartheta)]])
-    away = (plane @ rotation.T)[:, None, :] - MEANS  # (n, label, 2)
-    distance: FloatArray = np.einsum("nyi,yij,nyj->ny", away, np.linalg.inv(COVARIANCES), away)
-    logs = -0.5 * (distance + np.log(np.linalg.det(COVARIANCES)))
+    away = (plane @ rotation.T)[:, None, :] - ZAFAR_MEANS  # (n, label, 2)
+    distance: FloatArray = np.einsum("nyi,yij,nyj->ny", away, np.linalg.inv(ZAFAR_COVARIANCES), away)
+    logs = -0.5 * (distance + np.log(np.linalg.det(ZAFAR_COVARIANCES)))
     return _sigmoid(logs[:, 1] - logs[:, 0])
 
 
