@@ -80,7 +80,7 @@ def fit_baseline(
     choice_score, test_score = model.choose_strength(test_features, chosen_on.y)
     rule = choose_rule(valid=Scores.of(chosen_on, choice_score), optimise=goal.performance)
     plain, fair = compare_with(original[1], test_score, rule), None
-    affine = goal.performance in measures.AFFINE_PERFORMANCE and not measures.measure_of(goal.measure).is_quotient
+    affine = measures.is_affine_performance(goal.performance) and not measures.measure_of(goal.measure).is_quotient
     if repaired is not None and affine and len(fit.attribute.levels) == 2:
         decisions, gap = repaired
         constrained = _constrained(model, test_features, fit, chosen_on, goal, max(abs(gap), NEAR))

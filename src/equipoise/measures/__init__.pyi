@@ -44,6 +44,7 @@ from .histories import is_history as is_history
 from .intervals import INSUFFICIENT_DATA as INSUFFICIENT_DATA
 from .intervals import Estimate as Estimate
 from .intervals import combine_limits as combine_limits
+from .measure_table import AFFINE_PERFORMANCE as AFFINE_PERFORMANCE
 from .measure_table import AT_THRESHOLD as AT_THRESHOLD
 from .measure_table import GAPS as GAPS
 from .measure_table import MEASURES as MEASURES
@@ -53,7 +54,10 @@ from .measure_table import Gap as Gap
 from .measure_table import Measure as Measure
 from .measure_table import add_measure as add_measure
 from .measure_table import canonical_name as canonical_name
+from .measure_table import is_affine_performance as is_affine_performance
+from .measure_table import is_performance as is_performance
 from .measure_table import measure_of as measure_of
+from .measure_table import missed_case_worth as missed_case_worth
 from .moments import BLOCK_ELEMENTS as BLOCK_ELEMENTS
 from .moments import Clusters as Clusters
 from .moments import SignedSum as SignedSum
@@ -76,7 +80,6 @@ from .permutation import p_values as p_values
 from .score_measures import ALL_ROWS as ALL_ROWS
 from .score_measures import SCORE_MEASURES as SCORE_MEASURES
 from .score_measures import Ranking as Ranking
-from .sweeps import AFFINE_PERFORMANCE as AFFINE_PERFORMANCE
 from .sweeps import SINGLE_PRECISION as SINGLE_PRECISION
 from .sweeps import UPPER_BOUND as UPPER_BOUND
 from .sweeps import Sweep as Sweep

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from equipoise.data import Attribute, FloatArray, IntArray
 from equipoise.errors import EmptyCell
-from equipoise.measures.measure_table import RATIOS, measure_of
+from equipoise.measures.measure_table import RATIOS, measure_of, missed_case_worth
 
 LOOKUP_PER_KEY = 16  # a lookup table may have this many entries per key
 
@@ -83,9 +83,9 @@ class Cells:
         return enough
 
     def performance(self, name: str) -> FloatArray:
-        """Accuracy, balanced accuracy or F1 of the decisions (...)."""
+        """Accuracy, balanced accuracy, F1 or net benefit of the decisions (...)."""
         n, s = self.n.sum(-2), self.s.sum(-2)
-        return np.asarray(sum([sign * _rate(rate, n, s) for rate, sign in PERFORMANCE_RATES[name].items()]))
+        return np.asarray(sum([sign * _rate(rate, n, s) for rate, sign in performance_rates(name).items()]))
 
     def require(self, gap: str, where: str = "the data") -> None:
         """Raises `EmptyCell` with one problem for every group that lacks rows that a gap needs."""
@@ -174,6 +174,19 @@ def kish(total: FloatArray, squares: FloatArray) -> FloatArray:
 
 PERFORMANCE_RATES = {"balanced_accuracy": {"tpr": 0.5, "tnr": 0.5}, "accuracy": {"accuracy": 1.0}, "f1": {"f1": 1.0}}
 MIN_DECIDED = 5  # rows decided positive (negative) in a group; with fewer, methods treat its PPV (NPV) as unknown, as the audit does
+
+
+def performance_rates(name: str) -> dict[str, float]:
+    """The rates over all rows whose signed sum is a measure of performance."""
+    return PERFORMANCE_RATES.get(name, {name: 1.0})
+
+
+def estimated_rates(name: str, n: FloatArray) -> dict[str, float]:
+    """The rates, less a constant, whose signed sum is an affine measure of performance with these counts of labels (2,)."""
+    worth = missed_case_worth(name)
+    if worth is not None:
+        return {"tpr": 1.0, "fpr": -float(n[0]) / (worth * max(float(n[1]), 1.0))}
+    return {"tpr": 0.5, "fpr": -0.5} if name == "balanced_accuracy" else {name: 1.0}
 
 
 def _rate(name: str, n: FloatArray, s: FloatArray) -> FloatArray:

@@ -28,10 +28,10 @@ from equipoise.measures.audit import (
 )
 from equipoise.measures.audit_spec import NONE_OF_THE_LABELS, AuditSpec, thresholds_of
 from equipoise.measures.calibration import REASONS, TOO_FEW, WITHHELD
-from equipoise.measures.cells import Cells, normalise_weights, ratio
+from equipoise.measures.cells import Cells, estimated_rates, normalise_weights, ratio
 from equipoise.measures.disclosure import BY_THRESHOLD, GroupCounts, Parts, ShownGroups, by_threshold, shown_scores
 from equipoise.measures.intervals import INSUFFICIENT_DATA, Estimate, Limits, detectable_gap, fewer_clusters
-from equipoise.measures.measure_table import MEASURES, OVERALL_SCORE_MEASURES, measure_of
+from equipoise.measures.measure_table import MEASURES, OVERALL_SCORE_MEASURES, measure_of, missed_case_worth
 from equipoise.measures.moments import Moments, SignedSum, concatenate_sums, moments_of, moments_of_scores, units_of
 from equipoise.measures.permutation import adjusted, comparisons_of, joint_levels, p_values
 from equipoise.measures.score_measures import (
@@ -465,9 +465,11 @@ def performance_of(names: Sequence[str], sums: Moments, level: float, ranked: Ca
         elif name in RANK_MEASURES:
             estimates[name] = ranked(name, level)
         else:
-            signed = {"balanced_accuracy": {"tpr": 0.5, "fpr": -0.5}, "f1": {"jaccard": 1.0}}.get(name, {name: 1.0})
+            signed = {"f1": {"jaccard": 1.0}}.get(name, estimated_rates(name, sums.total[0, :2]))
             ends = np.array([float(end[0]) for end in sums.signed(signed).limits(level)]) + (0.5 if name == "balanced_accuracy" else 0.0)
-            estimates[name] = Estimate(*np.clip(2 * ends / (1 + ends) if name == "f1" else ends, 0.0, 1.0).tolist())
+            estimates[name] = Estimate(
+                *np.clip(2 * ends / (1 + ends) if name == "f1" else ends, -np.inf if missed_case_worth(name) else 0.0, 1.0).tolist()
+            )
     return estimates
 
 

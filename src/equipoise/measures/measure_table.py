@@ -28,23 +28,58 @@ class Ratio(NamedTuple):
     either: tuple[float, ...] | None = None
 
 
-RATIOS: dict[str, Ratio] = {  # columns: n0, n1 (rows with label 0, 1), s0, s1 (sums of their decisions)
-    "selection_rate": Ratio((0, 0, 1, 1), (1, 1, 0, 0)),
-    "tpr": Ratio((0, 0, 0, 1), (0, 1, 0, 0)),
-    "fpr": Ratio((0, 0, 1, 0), (1, 0, 0, 0)),
-    "tnr": Ratio((1, 0, -1, 0), (1, 0, 0, 0)),
-    "ppv": Ratio((0, 0, 0, 1), (0, 0, 1, 1)),
-    "npv": Ratio((1, 0, -1, 0), (1, 1, -1, -1)),
-    "accuracy": Ratio((1, 0, -1, 1), (1, 1, 0, 0)),
-    "f1": Ratio((0, 0, 0, 2), (0, 1, 1, 1)),
-    "jaccard": Ratio((0, 0, 0, 1), (0, 1, 1, 0)),  # true positives among rows that are positive or decided positive; F1 = 2 J / (1 + J)
-}
+class _Ratios(dict[str, Ratio]):
+    """Ratios by name; that of a net benefit is made from its name."""
+
+    def __missing__(self, name: str) -> Ratio:
+        worth = missed_case_worth(name)
+        if worth is None:
+            raise KeyError(name)
+        return Ratio((0, 0, -1 / worth, 1), (0, 1, 0, 0))
+
+
+def missed_case_worth(name: str) -> float | None:
+    """The number of false alarms that one missed case is worth in a net benefit; None for other measures of performance.
+
+    Net benefit is (true positives - false positives / worth) / positives: 1 for a perfect classifier, 0 for one that flags no patient.
+
+    >>> missed_case_worth("net_benefit_10"), missed_case_worth("accuracy")
+    (10.0, None)
+    """
+    found = re.fullmatch(r"net_benefit_(\d*\.?\d+)", name)
+    return float(found[1]) if found and float(found[1]) > 0 else None
+
+
+RATIOS = _Ratios(
+    {  # columns: n0, n1 (rows with label 0, 1), s0, s1 (sums of their decisions)
+        "selection_rate": Ratio((0, 0, 1, 1), (1, 1, 0, 0)),
+        "tpr": Ratio((0, 0, 0, 1), (0, 1, 0, 0)),
+        "fpr": Ratio((0, 0, 1, 0), (1, 0, 0, 0)),
+        "tnr": Ratio((1, 0, -1, 0), (1, 0, 0, 0)),
+        "ppv": Ratio((0, 0, 0, 1), (0, 0, 1, 1)),
+        "npv": Ratio((1, 0, -1, 0), (1, 1, -1, -1)),
+        "accuracy": Ratio((1, 0, -1, 1), (1, 1, 0, 0)),
+        "f1": Ratio((0, 0, 0, 2), (0, 1, 1, 1)),
+        "jaccard": Ratio((0, 0, 0, 1), (0, 1, 1, 0)),  # true positives among rows that are positive or decided positive; F1 = 2 J / (1 + J)
+    }
+)
 RATIOS["selection"] = RATIOS["selection_rate"]  # its name in sums of rates
 RATES: dict[str, int | None] = {"selection": None, "tpr": 1, "fpr": 0}  # share of positive decisions, given this label
 AT_THRESHOLD = ("balanced_accuracy", "accuracy", "f1")  # measures of performance that depend on the decisions
 PERFORMANCE = ("balanced_accuracy", "accuracy", "f1", "auroc", "average_precision")
 OVERALL_SCORE_MEASURES = ("brier", "calibration_intercept", "calibration_slope", "calibration_in_the_large")
+AFFINE_PERFORMANCE = ("balanced_accuracy", "accuracy")  # and net benefits
 OVERALL = (*PERFORMANCE, *OVERALL_SCORE_MEASURES)  # measures of all rows together; all others are gaps
+
+
+def is_performance(name: str) -> bool:
+    """Whether this is a measure of performance that depends on the decisions."""
+    return name in AT_THRESHOLD or missed_case_worth(name) is not None
+
+
+def is_affine_performance(name: str) -> bool:
+    """Whether this measure of performance is a sum of weights of decisions, given the counts of labels."""
+    return name in AFFINE_PERFORMANCE or missed_case_worth(name) is not None
 
 
 @dataclass(frozen=True)

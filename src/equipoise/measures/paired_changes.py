@@ -14,7 +14,7 @@ import numpy as np
 
 from equipoise.data import FloatArray, Scores
 from equipoise.measures.audit_spec import AuditSpec
-from equipoise.measures.cells import Cells, largest_gap, ratio
+from equipoise.measures.cells import Cells, estimated_rates, largest_gap, ratio
 from equipoise.measures.intervals import Estimate, combine_limits
 from equipoise.measures.measure_table import MEASURES, measure_of
 from equipoise.measures.moments import BEFORE_AND_AFTER, CHANGE_RATIOS, Clusters, Columns, Moments, SignedSum, moments_of_change, units_of
@@ -126,7 +126,7 @@ class PairedDecisions:
             f1, below, above = (2 * j / (1 + j) for j in (jaccard.value, *jaccard.term_limits(level)))
             ends = combine_limits(jaccard.signs, f1, below, above, jaccard.correlation)
         else:
-            signed = {"balanced_accuracy": {"tpr": 0.5, "fpr": -0.5}, "accuracy": {"accuracy": 1.0}}[name]
+            signed = estimated_rates(name, self.cells[0].n.sum(0))
             ends = self._moments(overall=True).signed(signed).limits(level)
         return Estimate.each(ends)[0]
 

@@ -23,10 +23,17 @@ import numpy.typing as npt
 
 from equipoise.data import Attribute, FloatArray
 from equipoise.errors import BadInput, UnknownName, pick
-from equipoise.measures.cells import PERFORMANCE_RATES, Cells, cell_index, largest_gap, ratio
-from equipoise.measures.measure_table import AT_THRESHOLD, RATIOS, canonical_name, measure_of
+from equipoise.measures.cells import Cells, cell_index, largest_gap, performance_rates, ratio
+from equipoise.measures.measure_table import (
+    AFFINE_PERFORMANCE,
+    AT_THRESHOLD,
+    RATIOS,
+    canonical_name,
+    is_affine_performance,
+    is_performance,
+    measure_of,
+)
 
-AFFINE_PERFORMANCE = ("balanced_accuracy", "accuracy")
 # Relative differences up to which the order of two scores of a network depends on the processor and the batch, such as after pruning.
 SINGLE_PRECISION = 16 * float(np.finfo(np.float32).eps)
 
@@ -82,10 +89,10 @@ def gap_functional(gap: str, n: FloatArray, group: int) -> Affine:
 
 def performance_functional(name: str, n: FloatArray) -> Affine:
     """Accuracy or balanced accuracy of all rows, of any group or none, from the cell counts."""
-    if name not in AFFINE_PERFORMANCE:
+    if not is_affine_performance(name):
         raise UnknownName("affine performance measure", name, AFFINE_PERFORMANCE)
     totals = n.sum(-2)  # (..., 2)
-    offset, w = _slopes(PERFORMANCE_RATES[name], totals, np.zeros_like(totals))
+    offset, w = _slopes(performance_rates(name), totals, np.zeros_like(totals))
     return Affine(offset, np.broadcast_to(w[..., None, :], n.shape))
 
 
@@ -149,15 +156,15 @@ def sweep(
     ends = np.concatenate([[True], upper - lower > rounding * upper, [True]])  # whether the scores around it differ by more than rounding
     values = {}
     for name in measures:
-        gap = name if name in AT_THRESHOLD else canonical_name(name, also=AT_THRESHOLD)
-        if name in AFFINE_PERFORMANCE:
+        gap = name if is_performance(name) else canonical_name(name, also=AT_THRESHOLD)
+        if is_affine_performance(name):
             value = _cumulative(performance_functional(name, n), cell, weights)
-        elif name in AT_THRESHOLD or measure_of(gap).is_quotient:  # the sums of all cells at every threshold
+        elif is_performance(name) or measure_of(gap).is_quotient:  # the sums of all cells at every threshold
             by_label = np.broadcast_to(np.eye(2)[:, None], (2, *n.shape))  # performance needs no groups
-            indicators = by_label if name in AT_THRESHOLD else np.eye(n.size).reshape(-1, *n.shape)
+            indicators = by_label if is_performance(name) else np.eye(n.size).reshape(-1, *n.shape)
             above = np.stack([_cumulative(Affine(np.zeros(()), w), cell, weights) for w in indicators], axis=-1)
             cells = Cells(levels, n, above.reshape(len(above), -1, 2))
-            value = cells.performance(name) if name in AT_THRESHOLD else cells.worst_gap(gap)
+            value = cells.performance(name) if is_performance(name) else cells.worst_gap(gap)
         else:
             by_group = [_cumulative(gap_functional(gap, n, group), cell, weights) for group in range(1, len(levels))]
             value = by_group[0] if len(by_group) == 1 else largest_gap(np.stack(by_group, axis=-1))
@@ -197,7 +204,7 @@ def upper_bound(
     >>> float(upper_bound([0.9, 0.1, 0.6, 0.4], [1, 0, 0, 1], [0, 0, 1, 1], ("M", "F"), "eod", "balanced_accuracy", [0.0])[0])
     0.75
     """
-    if performance not in AFFINE_PERFORMANCE or measure_of(measure).is_quotient:
+    if not is_affine_performance(performance) or measure_of(measure).is_quotient:
         return None
     allowed = np.atleast_1d(np.asarray(bounds, dtype=np.float64))
     if np.isnan(allowed).any() or (allowed < 0).any():

@@ -212,7 +212,7 @@ def _group_probe(
 
 def _line(performance: str, chance: FloatArray, cohort: Rows) -> tuple[float, float]:
     """Slope and centre of the value of a positive decision, slope * (P(1|x) - centre), times the number of rows."""
-    if performance not in measures.AFFINE_PERFORMANCE:
+    if not measures.is_affine_performance(performance):
         # F1 is a quotient; near its best value F, its numerator less F times its denominator has the same best rule:
         # 2 TP - F (TP + FP + P).
         best = sweep(chance, cohort.y, cohort.attribute, (performance,)).best(performance)

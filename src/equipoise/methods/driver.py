@@ -50,7 +50,7 @@ from equipoise.methods.contract import (
     cross_fitting_parts,
 )
 from equipoise.methods.evaluation import RATE_NOISE, Data, kept_rates, limits_of
-from equipoise.methods.goal import DEFAULT_MEASURE, DEFAULT_PERFORMANCE, DEFAULT_SELECTION, Goal, keeping, raise_together
+from equipoise.methods.goal import DEFAULT_MEASURE, DEFAULT_SELECTION, Goal, keeping, raise_together
 from equipoise.methods.recalibration import recalibrate_result
 from equipoise.methods.rules import fit_steps, not_constant, with_steps
 from equipoise.methods.small_cells import advice, check_cells, note_rows
@@ -79,15 +79,9 @@ def debias(
     method: str = "auto",
     goal: Goal | None = None,
     measure: Gap = DEFAULT_MEASURE,
-    performance: str = DEFAULT_PERFORMANCE,
-    min_performance: float | None = None,
     max_gap: float | None = None,
-    keep: Mapping[str, float | str] | None = None,
-    allow_worse: bool = False,
-    max_rise: Mapping[str, float] | None = None,
-    max_rate: Mapping[str, float] | None = None,
-    selection: str = DEFAULT_SELECTION,
     max_loss: float | None = None,
+    allow_worse: bool = False,
     budget: float | None = 600.0,
     recalibrate: bool = True,
     threshold: float | Mapping[str, float] | None = None,
@@ -109,6 +103,8 @@ def debias(
     The goal, `goal=eq.Goal(...)` or its parts:
 
     - `measure`: the name of a gap, or a signed sum of rates: "tpr-fpr", {"tpr": 1, "fpr": -1}.
+    - `performance`: what to preserve, "balanced_accuracy", "accuracy" or "f1"; or `missed_case_worth=10`, the number of false alarms that
+      one missed case is worth, for net benefit at these odds.
     - `min_performance`: the lowest performance to accept. Without it, performance may fall by `max_loss` (0.02).
     - `max_gap`: the largest |gap| to accept. `result.met` then states whether all limits are kept on rows not used for fitting.
     - `keep={"tpr": "before"}`: no group's sensitivity may fall; `keep={"tpr": 0.8}` sets a minimum instead. By default no group may be
@@ -146,10 +142,9 @@ def debias(
     if not (is_real(number) and isinstance(number, Integral)):
         errors.append(BadInput(f"seed must be an integer; got {number!r}"))
     with keeping(errors):
-        limits_of_goal: dict[str, Any] = {"min_performance": min_performance, "max_gap": max_gap, "max_loss": max_loss}
-        limits_of_goal |= {"max_rise": max_rise or {}, "max_rate": max_rate or {}, **({} if keep is None else {"keep": keep})}
-        named = {"performance": performance, "allow_worse": allow_worse, "selection": selection}
-        parts_of_goal = Goal(measure, **named, **limits_of_goal, threshold=threshold if thresholds is None else None)
+        parts: dict[str, Any] = {name: settings.pop(name) for name in Goal.model_fields if name in settings and name != "original"}
+        parts |= {"max_gap": max_gap, "max_loss": max_loss, "allow_worse": allow_worse}
+        parts_of_goal = Goal(measure, **parts, threshold=threshold if thresholds is None else None)
         if goal is not None and parts_of_goal != Goal():
             raise BadInput(f"goal ({goal}) was given next to its parts ({parts_of_goal}). Put them into the goal, or leave it out")
         goal = goal or parts_of_goal

@@ -233,7 +233,7 @@ def _solve(
         sums[k, own], sums[k, -1] = 1.0, -1.0
     target, worth = np.zeros(width), np.concatenate([part.worth for part in corners])  # (z, 2)
     sums[-1, -1] = 1.0
-    if performance in measures.AFFINE_PERFORMANCE:
+    if measures.is_affine_performance(performance):
         target[:-3] = worth @ measures.performance_functional(performance, totals[None]).w[0]
     else:
         sums[-1, :-3] = worth.sum(-1) / totals[1]

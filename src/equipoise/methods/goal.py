@@ -5,10 +5,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
-from pydantic import BeforeValidator, model_validator
+from pydantic import AfterValidator, BeforeValidator, model_validator
 
 from equipoise.errors import BadInput, pick, raise_all
-from equipoise.measures import AT_THRESHOLD, RATES, Gap, canonical_name, measure_of
+from equipoise.measures import AT_THRESHOLD, RATES, Gap, canonical_name, is_performance, measure_of, missed_case_worth
 from equipoise.specification import Share, Specification, is_share, one_of, setting
 
 DEFAULT_MEASURE = "eod"
@@ -67,6 +67,11 @@ def _measure_name(measure: Any) -> str:
     return canonical_name(measure)
 
 
+def _performance_name(name: str) -> str:
+    """The name of a measure of performance; raises `BadInput` if it is none."""
+    return name if is_performance(name) else pick("performance measure", name, AT_THRESHOLD)
+
+
 def _kept(keep: Any) -> dict[str, float | str]:
     """A copy of the limits of rates; raises `BadInput` with every rate and limit that is not one."""
     if not isinstance(keep, Mapping):
@@ -114,6 +119,9 @@ class Goal(Specification):
     """The goal of a repair: the smallest |gap| that keeps performance; with `max_gap`, a |gap| of at most that.
 
     - `measure`: the name of a gap, or a signed sum of rates, "tpr-fpr" or {"tpr": 1, "fpr": -1}, which is stored as 'tpr-fpr'.
+    - `missed_case_worth`: how many false alarms one missed case is worth, by clinical judgement. Performance is then net benefit at these
+      odds: (true positives - false positives / worth) / positives, 1 for a perfect classifier and 0 for one that flags no patient. Balanced
+      accuracy sets the odds to negatives per positive, 49 at a prevalence of 2 %.
     - `min_performance`: the lowest performance to accept. Without it, performance may fall by `max_loss` (0.02).
     - `max_gap`: the largest |gap| to accept.
     - `keep`: no group's rate may fall below its original value, {"tpr": "before"}, or below a minimum, {"tpr": 0.8}. By default, no group
@@ -135,8 +143,11 @@ class Goal(Specification):
     measure: Annotated[str, BeforeValidator(_measure_name)] = setting(
         "gap to reduce: eod, spd, aod, fpr_gap, ppv_gap, ... or a sum of rates such as tpr-fpr", DEFAULT_MEASURE, flag="--measure"
     )
-    performance: Annotated[str, one_of("performance measure", AT_THRESHOLD)] = setting(
+    performance: Annotated[str, AfterValidator(_performance_name)] = setting(
         "performance to preserve: balanced_accuracy, accuracy or f1", DEFAULT_PERFORMANCE
+    )
+    missed_case_worth: float | None = setting(
+        "false alarms that one missed case is worth; the performance is then net benefit", None, flag="--missed-case-worth", gt=0
     )
     min_performance: Share | None = setting("lowest performance to accept, in place of max_loss", None)
     max_gap: Share | None = setting("largest |gap| to accept", None, flag="--max-gap", shown="as small as possible")
@@ -171,6 +182,12 @@ class Goal(Specification):
         if self.max_loss is not None and self.min_performance is not None:
             given = f"max_loss={self.max_loss} with min_performance={self.min_performance}"
             raise BadInput(f"max_loss cannot be combined with min_performance; got {given}. Leave one of them out")
+        if self.missed_case_worth is not None:
+            name = f"net_benefit_{self.missed_case_worth:g}"
+            if "performance" in self.model_fields_set and self.performance != name:
+                given = f"performance={self.performance!r} with missed_case_worth={self.missed_case_worth:g}"
+                raise BadInput(f"missed_case_worth makes net benefit the measure of performance; got {given}. Leave one of them out")
+            self.__dict__["performance"] = name
         if self.keeps_all and "keep" not in self.model_fields_set:
             self.__dict__["keep"] = unharmed(self.measure)[0]  # and not among the fields that were set
         return self
@@ -199,6 +216,10 @@ class Goal(Specification):
         """The allowed loss of performance, for a goal without a minimum performance."""
         return DEFAULT_MAX_LOSS if self.max_loss is None else self.max_loss
 
+    def less(self, original: float, loss: float) -> float:
+        """The original's performance less a loss; only net benefit can be below 0."""
+        return original - loss if missed_case_worth(self.performance) else max(0.0, original - loss)
+
     def derived(self, **values: Any) -> "Goal":
         """The goal with other values, which are known to be valid and are not checked again."""
         return self.model_copy(update=values)
@@ -210,7 +231,7 @@ class Goal(Specification):
         """
         keeps = self.max_loss is not None or self.max_gap is None or self.selection != "paper"
         if self.min_performance is None and keeps:
-            return self.derived(min_performance=max(0.0, original - self.allowed_loss), max_loss=None, original=original)
+            return self.derived(min_performance=self.less(original, self.allowed_loss), max_loss=None, original=original)
         return self
 
     def for_steps(self) -> "Goal":

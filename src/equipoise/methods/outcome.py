@@ -259,10 +259,10 @@ def judge(
 def performance_limit(goal: Goal, original: float) -> float:
     """The minimum performance of a goal, or the original's performance on the same rows less the allowed loss."""
     if goal.min_performance is None:
-        return max(0.0, original - goal.allowed_loss)
+        return goal.less(original, goal.allowed_loss)
     if goal.original is None:
         return goal.min_performance
-    return max(0.0, original - (goal.original - goal.min_performance))  # a minimum that was derived on other rows
+    return goal.less(original, goal.original - goal.min_performance)  # a minimum that was derived on other rows
 
 
 def joint_outcome(outcomes: Iterable[Outcome]) -> Outcome:

@@ -44,7 +44,7 @@ from equipoise.report.text import (
 from equipoise.report.wording import audits as wording
 from equipoise.report.wording import names as terms
 from equipoise.report.wording import repairs as words
-from equipoise.report.wording.names import HEADLINE, PERFORMANCE_WORDS, SHOWN_RATES, GroupNames, gap_words, upper_bound_words
+from equipoise.report.wording.names import HEADLINE, SHOWN_RATES, GroupNames, gap_words, performance_words, upper_bound_words
 from equipoise.report.wording.notes import SEARCH_NOTES, note_words, why_words
 
 COLOURS = 7  # of groups, each with a dash pattern
@@ -68,7 +68,7 @@ def repair_document(repair: Comparison, names: Mapping[str, str] | None = None, 
     patients, attribute = findings.after.patients, repair.original.test.attribute
     patients_known = repair.original.test.patients is not None and (valid is None or valid.patients is not None)
     pictures, maps = changed_pictures(repair) if thumbnails and repair.thumbnails else [], unit_map_rows(repair)
-    data = explorer_data(repair, PERFORMANCE_WORDS[goal.performance])
+    data = explorer_data(repair, performance_words(goal.performance))
     trajectories = [trajectory_panel(tried, goal) for tried in repair.candidates if len(tried.candidate.trace) > SHORT_TRACE]
     one_step = [tried.name for tried in repair.candidates if len(tried.candidate.trace) <= SHORT_TRACE]
     single = [Text((Span(name), " finds its rule in one step, so there is nothing to draw."), "notes") for name in one_step]
@@ -132,7 +132,7 @@ def repair_document(repair: Comparison, names: Mapping[str, str] | None = None, 
         "decisions": REPAIR_DECISIONS,
         "when": date_words(repair.provenance.when),
         "method_name": words.method_words(repair.result),
-        "performance": PERFORMANCE_WORDS[goal.performance],
+        "performance": performance_words(goal.performance),
         "gap_name": gap_words(goal.measure),
         "goal_words": words.goal_words(goal),
         "why_words": why_words,
@@ -169,7 +169,7 @@ def outcome_parts(repair: Comparison, called: GroupNames) -> list[Part]:
         repair.original.valid,
     )
     result, old, new = repair.result.candidate, found.gap_before, found.gap_after
-    performance, level, arrow = PERFORMANCE_WORDS[goal.performance], percent(found.settings.level), Span(" → ", "arrow")
+    performance, level, arrow = performance_words(goal.performance), percent(found.settings.level), Span(" → ", "arrow")
     size, reference = how_many(found.after.rows, found.after.patients, "test"), Span(called.full(attribute.reference))
     between: Words = ("between the groups of ", Span(found.main))
     if len(attribute.levels) == 2:
@@ -427,7 +427,7 @@ def methods_table(repair: Comparison) -> doc.Table:
         changed, needs = count(row.changed, row.expected), f"{'yes' if row.needs_group else 'no'}{', randomised' if row.expected else ''}"
         p_values = (p_value_words(row.gap.p_value), p_value_words(row.gap.p_adjusted))
         rows.append((name, *values, changed, needs, "" if row.judgement is None else str(row.judgement.outcome), *p_values))
-    performance, measure = PERFORMANCE_WORDS[repair.goal.performance], gap_words(repair.goal.measure)
+    performance, measure = performance_words(repair.goal.performance), gap_words(repair.goal.measure)
     heads = [Column("Method"), Column(f"Difference in {measure}", "difference"), Column(sentence(performance), performance)]
     further = ("Upper bound", "Decisions changed", "Needs the group", "Outcome", "p", "adjusted p")
     heads += [Column(head, head.lower().replace("decisions ", "")) for head in further]
@@ -439,7 +439,7 @@ def methods_screen(repair: Comparison, *, verbose: bool = False) -> list[Part]:
     after, methods, attribute, made = repair.found.after, repair.found.methods, repair.result.test.attribute, methods_table(repair)
     group = Span(attribute.others[0]) if len(attribute.others) == 1 else f"the largest of {len(attribute.others)} groups"
     size = f"{how_many(after.rows, after.patients, 'held-out')}: "
-    units = f" in points, {PERFORMANCE_WORDS[repair.goal.performance]} in percent, {percent(repair.settings.level)} intervals"
+    units = f" in points, {performance_words(repair.goal.performance)} in percent, {percent(repair.settings.level)} intervals"
     caption = (size, group, " minus ", Span(attribute.reference), units)
     heads = [Column("Method"), Column("Difference"), made.columns[2], Column("Outcome")]
     heads.append(Column("Needs the group", style="text narrow"))
@@ -559,7 +559,7 @@ def overview(
         performance = [Cell(value=each) for each in (found.performance_before, found.performance_after)]
         answer = Cell(words.repair_answer(repair, called), style=f"outcome-{repair.outcome}")
         rows.append((Cell((Span(label),), href=page), *gaps, *performance, answer))
-    measure, performance_name = gap_words(first.goal.measure), PERFORMANCE_WORDS[first.goal.performance]
+    measure, performance_name = gap_words(first.goal.measure), performance_words(first.goal.performance)
     largest = ", the largest" if len(attribute.levels) > 2 else ""
     measured = f"{largest}) and {performance_name}, with {percent(first.found.settings.level)} intervals"
     caption = (f"Difference in {measure} (points, group minus ", Span(called.full(attribute.reference)), measured)
@@ -639,6 +639,6 @@ def candidate_screen(candidate: Candidate) -> list[Part]:
         goals[(*prefix, words.goal_words(each.goal))] = each
     goal = next(iter(goals.values())).goal
     why = [Text(sentence(why_words(candidate.only.why)))] if len(goals) == 1 else []
-    heads = ["step", f"{gap_words(goal.measure)}, points", f"{PERFORMANCE_WORDS[goal.performance]}, %"]
+    heads = ["step", f"{gap_words(goal.measure)}, points", f"{performance_words(goal.performance)}, %"]
     made = table("On the repair set, to which it was fitted", heads, rows)
     return [Text(answer, "lead"), *why, Text(("Goal: ", *doc.joined(list(goals)), ".")), made]

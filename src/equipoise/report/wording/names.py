@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from equipoise.data import Attribute
 from equipoise.errors import BadInput, UnknownName, raise_all
-from equipoise.measures import GROUP_MEASURES, MEASURES, SCORE_MEASURES, lacking_note, measure_of
+from equipoise.measures import GROUP_MEASURES, MEASURES, SCORE_MEASURES, lacking_note, measure_of, missed_case_worth
 from equipoise.report.text import percent, short_name
 
 if TYPE_CHECKING:
@@ -168,6 +168,9 @@ def rate_words(rate: str) -> str:
 
 def performance_words(measure: str) -> str:
     """A performance measure in words."""
+    worth = missed_case_worth(measure)
+    if worth is not None:
+        return f"net benefit (a missed case is worth {worth:g} false alarms)"
     return PERFORMANCE_WORDS.get(measure, measure.replace("_", " "))
 
 
