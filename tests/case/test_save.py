@@ -84,7 +84,7 @@ def _saved(case: Comparison, folder: Path, serving: Serving, options: ReportSpec
 
 
 def _contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
 # Contents
@@ -95,10 +95,10 @@ def test_the_folder_is_complete(tried, serving, tmp_path):
     written = _saved(case, tmp_path / "out", serving, QUIET)
     out = tmp_path / "out"
     names = {"repaired.pt", "repaired.safetensors", "rule.json", "audit.json", "trace.csv", "report.html", "card.md", "card.xml"}
-    assert set(written.files) == {path.name for path in out.iterdir()} == names | {"README.txt", "run.json"}
+    assert set(written.files) == {path.name for path in out.iterdir() if path.is_file()} == names | {"README.txt", "run.json"}
     assert written.failures == {}
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
-    assert len({path.stat().st_mode for path in out.iterdir()}) == 1  # all files have the same permissions
+    assert len({path.stat().st_mode for path in out.iterdir() if path.is_file()}) == 1  # all files have the same permissions
 
     assert rule_in_file(out / "rule.json") == case.result.candidate.rule
     document = json.loads((out / "audit.json").read_text())

@@ -11,6 +11,8 @@ from .case_repair import methods_of as methods_of
 from .case_repair import prepare_repair as prepare_repair
 from .folder import check_folder as check_folder
 from .save import Saved as Saved
+from .save import choose_saved as choose_saved
 from .save import save_comparison as save_comparison
+from .schema import Run as Run
 from .score_checks import check_scores as check_scores
 from .verify import write_again as write_again

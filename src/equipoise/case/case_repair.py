@@ -92,6 +92,10 @@ class Repaired:
     comparisons: Mapping[str, Comparison]  # by label
     serving: Mapping[str, Serving]
 
+    def choose(self, name: str) -> Repaired:
+        """The repair with another candidate taken for every label, as it was fitted (see `Comparison.choose`)."""
+        return replace(self, comparisons={label: comparison.choose(name) for label, comparison in self.comparisons.items()})
+
     def save(self, folder: str | Path, *, overwrite: bool = False, bars: Bars = no_bars) -> dict[str, Saved]:
         """The files written for each label in the folder: weights, rule, audits, report, cards and checksums."""
         case = self.case

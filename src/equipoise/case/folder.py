@@ -22,6 +22,8 @@ from equipoise.models import rank
 WEIGHT_FILES = ("repaired.pt2", "repaired.pt", "repaired.safetensors")
 FILES: tuple[str, ...] = (*WEIGHT_FILES, "heads.safetensors", "model.onnx", "model.onnx.data", "original.onnx", "predictor.skops")
 FILES += ("predictor.joblib", "rule.json", "audit.json", "trace.csv", "report.html", "card.md", "card.xml", "README.txt", "run.json")
+CANDIDATES = "candidates"  # the folder inside with what the folder would hold for each candidate
+INDEX = "index.json"  # in it: the names of the candidates and their folders
 LABELS_SCHEMA = "equipoise.debias.labels"  # of the audit.json above the folders of a multi-label repair
 OTHER_BYTES = 2**25  # for everything but the weights
 HIDDEN, OLD_SUFFIX = ".equipoise.", ".old"  # prefix of hidden folders, and suffix of a replaced folder
@@ -78,6 +80,8 @@ def _written_by_run(folder: Path) -> set[Path]:
         if overview.get("schema") == LABELS_SCHEMA:
             labels = [name for name in map(str, overview.get("folders", {}).values()) if Path(name).name == name]
             written |= {Path(name) for name in (*FILES, *labels)} | {Path(label, name) for label in labels for name in FILES}
+    if written and (folder / CANDIDATES / INDEX).is_file():
+        written |= {path.relative_to(folder) for path in (folder / CANDIDATES, *(folder / CANDIDATES).rglob("*"))}
     return written
 
 

@@ -7,6 +7,8 @@ unsupported operator) is listed there under `failures`; the others are written. 
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -18,12 +20,13 @@ import pandas as pd
 from equipoise import methods, models, report
 from equipoise.case import schema
 from equipoise.case.case_audit import Bars, no_bars
-from equipoise.case.folder import LABELS_SCHEMA, WEIGHT_FILES, check_folder, filling
+from equipoise.case.folder import CANDIDATES, INDEX, LABELS_SCHEMA, WEIGHT_FILES, check_folder, filling, recover
 from equipoise.case.schema import OWN_NETWORK, RUN, SavedModel, ServedInputs
+from equipoise.case.verify import verify
 from equipoise.comparison import Comparison, Findings, MethodRow
 from equipoise.data import Columns, FeatureTable, Rows, Scores
 from equipoise.disk import add_path_to_errors, folders, sha256_of
-from equipoise.errors import BadInput, EquipoiseError
+from equipoise.errors import BadInput, EquipoiseError, pick
 from equipoise.measures import UPPER_BOUND, records
 from equipoise.report import ReportSpec
 
@@ -143,29 +146,94 @@ def save_all(
     if models.rank() > 0:
         return {}
     check_folder(folder, overwrite)
+    several = [comparison.choices for comparison in comparisons.values() if len(comparison.candidates) > 1]
     with filling(folder, overwrite=overwrite) as temporary:
-        places, saved = folders(folder, list(comparisons)), {}
-        for label, place in places.items():
-            here = temporary if len(places) == 1 else temporary / place.name
-            here.mkdir(exist_ok=True)
-            saved[label] = _write_bundle(comparisons[label], here, place, serving[label], options, bars, made_from)
-        if len(places) > 1:
-            first = next(iter(comparisons.values()))
-            document = {
-                "schema": LABELS_SCHEMA,
-                "schema_version": LABELS_VERSION,
-                "kind": first.kind,
-                "chosen": first.result.name,
-                "outcome": str(methods.joint_outcome(case.outcome for case in comparisons.values())),
-                "met": methods.joint_met(case.met for case in comparisons.values()),
-                "folders": {label: place.name for label, place in places.items()},
-                "labels": {label: bundle.document for label, bundle in saved.items()},
-            }
-            _write(temporary / "audit.json", _json(document))
-            pages = report.overview(title, comparisons, {label: own.files for label, own in saved.items()}, places, options)
-            for file, text in pages.items():
-                _write(temporary / file, text)
+        how: dict[str, Any] = {"serving": serving, "title": title, "bars": bars, "made_from": made_from}
+        saved = _write_labels(comparisons, temporary, folder, options=options, **how)
+        if len(several) == len(comparisons):  # what the folder would hold for each candidate that all labels have
+            chosen = {comparison.result.name for comparison in comparisons.values()}
+            names = [name for name in several[0] if all(name in choices for choices in several)]
+            places = folders(temporary / CANDIDATES, names)
+            for name, place in places.items():
+                place.mkdir(parents=True)
+                if chosen == {name}:
+                    _link_files(temporary, place)
+                else:  # an export would take longer than all the rest
+                    chosen_again = {label: comparison.choose(name) for label, comparison in comparisons.items()}
+                    _write_labels(chosen_again, place, folder, options=options.changed(onnx=False), **how)
+            index = {name: place.name for name, place in places.items()}
+            _write(temporary / CANDIDATES / INDEX, _json(index))
     return saved
+
+
+def _write_labels(
+    comparisons: Mapping[str, Comparison],
+    temporary: Path,
+    folder: Path,
+    *,
+    serving: Mapping[str, Serving],
+    options: ReportSpec,
+    title: str,
+    bars: Bars,
+    made_from: Mapping[str, object] | None,
+) -> dict[str, Saved]:
+    """Writes the bundles of all labels, with an overview if there are several, to a temporary folder, which will be renamed to `folder`."""
+    places, saved = folders(folder, list(comparisons)), {}
+    for label, place in places.items():
+        here = temporary if len(places) == 1 else temporary / place.name
+        here.mkdir(exist_ok=True)
+        saved[label] = _write_bundle(comparisons[label], here, place, serving[label], options, bars, made_from)
+    if len(places) > 1:
+        first = next(iter(comparisons.values()))
+        document = {
+            "schema": LABELS_SCHEMA,
+            "schema_version": LABELS_VERSION,
+            "kind": first.kind,
+            "chosen": first.result.name,
+            "outcome": str(methods.joint_outcome(case.outcome for case in comparisons.values())),
+            "met": methods.joint_met(case.met for case in comparisons.values()),
+            "folders": {label: place.name for label, place in places.items()},
+            "labels": {label: bundle.document for label, bundle in saved.items()},
+        }
+        _write(temporary / "audit.json", _json(document))
+        pages = report.overview(title, comparisons, {label: own.files for label, own in saved.items()}, places, options)
+        for file, text in pages.items():
+            _write(temporary / file, text)
+    return saved
+
+
+def _link_files(source: Path, target: Path) -> None:
+    """The files of a folder in another one, apart from candidates: as hard links where the file system has them."""
+    for path in sorted(source.rglob("*")):
+        inside = path.relative_to(source)
+        if inside.parts[0] != CANDIDATES and path.is_file():
+            (target / inside).parent.mkdir(parents=True, exist_ok=True)
+            try:
+                os.link(path, target / inside)
+            except OSError:
+                shutil.copy2(path, target / inside)
+
+
+def choose_saved(folder: Path, name: str, made_from: Mapping[str, object]) -> dict[str, schema.Run]:
+    """What run.json of each label holds after another candidate of the repair in a folder was taken, as it was fitted.
+
+    Raises an error if the repair was made from another case, which would need to be fitted again.
+    """
+    index = recover(folder) / CANDIDATES / INDEX
+    if not index.is_file():
+        raise BadInput(f"{folder} holds no candidates to choose from. Run `equipoise debias` without --choose, with several methods.")
+    places = json.loads(index.read_text(encoding="utf-8"))
+    source = index.parent / places[pick("candidate", name, places)]
+    inside = [source] if (source / RUN).is_file() else sorted(path.parent for path in source.glob(f"*/{RUN}"))
+    runs = {run.label: run for run in (verify(place).run for place in inside)}
+    known, now = next(iter(runs.values())).case or {}, json.loads(_json(made_from))
+    keys = {(section, key) for given in (known, now) for section, values in given.items() for key in values}
+    if changed := sorted(f"{section}.{key}" for section, key in keys if known.get(section, {}).get(key) != now.get(section, {}).get(key)):
+        raise BadInput(f"{folder} was repaired with another {', '.join(changed)}. Run `equipoise debias` without --choose first.")
+    with filling(folder) as temporary:
+        _link_files(source, temporary)
+        _link_files(index.parent, temporary / CANDIDATES)
+    return runs
 
 
 def _write_bundle(

@@ -15,11 +15,13 @@ from equipoise import measures, report
 from equipoise.cli import console
 from equipoise.cli.console import FailIfOption, JsonOption, PdfOption, out, say
 from equipoise.cli.options import CaseArgument, takes_case
+from equipoise.disk import folders
 from equipoise.errors import BadInput, collecting, raise_all
 
 if TYPE_CHECKING:
-    from equipoise.case import RepairEstimate, Saved
+    from equipoise.case import RepairEstimate, Run, Saved
     from equipoise.comparison import Comparison
+    from equipoise.measures import Condition
 
 FOR_THE_COMMITTEE = ("report.html", "card.md and card.xml")  # the run fails without these
 
@@ -32,8 +34,12 @@ def debias(
     case: Callable[[Path], cases.Case],
     folder: Annotated[
         Path, typer.Option("--out", metavar="FOLDER", help="Folder for the repaired network, the rule, the audits and the report.")
-    ],
+    ] = Path("repaired"),
     pdf: PdfOption = None,
+    choose: Annotated[
+        str | None,
+        typer.Option(metavar="CANDIDATE", help="Take another candidate of the repair in --out, as it was fitted; or original."),
+    ] = None,
     fail_if: FailIfOption = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the patients in each set, the methods and the estimated time, and exit.")
@@ -62,8 +68,13 @@ def debias(
         console.failures_of(conditions, measures.outcome_facts({}))  # do they name outcomes?
     with collecting(problems):
         asked = case(file)
-        problems += _more_problems(asked, folder, pdf, overwrite, dry_run)
+        problems += _more_problems(asked, folder, pdf, overwrite, dry_run or choose is not None)
     raise_all(problems)
+    if choose is not None:
+        runs = cases.choose_saved(folder, choose, asked.to_dict())
+        _print_choice(folder, runs, choose, as_json)
+        _fail(conditions, {label: str(run.outcome) for label, run in runs.items()})
+        return
     with console.notes():
         prepared = cases.prepare_repair(asked, arguments=console.typed(ctx), bars=console.bar, running=console.say_code)
     if dry_run:
@@ -77,7 +88,8 @@ def debias(
     if not saved:  # in a process other than the first, which writes and prints
         return
     if as_json:
-        print(_result_json(folder, saved, prepared.left_out))
+        files = {name: (list(written.files), written.failures) for name, written in saved.items()}
+        print(_result_json(folder, files, rows_left_out=prepared.left_out))
     else:
         several = len(saved) > 1
         for name, comparison in repaired.comparisons.items():
@@ -100,9 +112,27 @@ def debias(
             raise typer.Exit(1) from error
         if not as_json:
             say(f"PDF: {pdf}")
-    outcomes = {label if len(saved) > 1 else "": str(comparison.outcome) for label, comparison in repaired.comparisons.items()}
-    if failures := console.failures_of(conditions, measures.outcome_facts(outcomes)):
+    _fail(conditions, {label: str(comparison.outcome) for label, comparison in repaired.comparisons.items()})
+
+
+def _fail(conditions: Sequence[Condition], outcomes: Mapping[str, str]) -> None:
+    """Ends the command with exit code 1 if a condition of --fail-if holds for the outcome of a label."""
+    named = {label if len(outcomes) > 1 else "": outcome for label, outcome in outcomes.items()}
+    if failures := console.failures_of(conditions, measures.outcome_facts(named)):
         console.exit_failed(failures)
+
+
+def _print_choice(folder: Path, runs: Mapping[str, Run], name: str, as_json: bool) -> None:
+    """Prints the result of --choose: the content of audit.json, or what README.txt says first about each label."""
+    places = folders(folder, list(runs))
+    if as_json:
+        names = {label: sorted(path.name for path in place.iterdir() if path.is_file()) for label, place in places.items()}
+        print(_result_json(folder, {label: (names[label], run.failures) for label, run in runs.items()}))
+        return
+    for label, place in places.items():
+        _, answer, *_ = (place / "README.txt").read_text(encoding="utf-8").split("\n\n")
+        say(f"{label}: {answer}" if len(runs) > 1 else answer)
+    say(f"Chosen: {name}, in {folder}")
 
 
 def _more_problems(case: cases.Case, folder: Path, pdf: Path | None, overwrite: bool, dry_run: bool) -> list[str]:
@@ -147,14 +177,14 @@ def _print_plan(estimate: RepairEstimate, folder: Path, as_json: bool) -> None:
     out.print("Dry run: nothing was done. Omit --dry-run to run it.")
 
 
-def _result_json(folder: Path, saved: Mapping[str, Saved], left_out: Mapping[str, object]) -> str:
-    """The content of audit.json and the files written, by label if there are several, as JSON."""
+def _result_json(folder: Path, written: Mapping[str, tuple[list[str], Mapping[str, str]]], **more: object) -> str:
+    """The content of audit.json, and the files and failures of each label, without its name if there is one, as JSON."""
     document = json.loads((folder / "audit.json").read_text(encoding="utf-8"))
-    files: Any = {name: list(written.files) for name, written in saved.items()}
-    failures: Any = {name: dict(written.failures) for name, written in saved.items()}
-    if len(saved) == 1:
+    files: Any = {name: files for name, (files, _) in written.items()}
+    failures: Any = {name: dict(failures) for name, (_, failures) in written.items()}
+    if len(written) == 1:
         (files,), (failures,) = files.values(), failures.values()
-    return console.to_json({**document, "out": str(folder), "files": files, "failures": failures, "rows_left_out": left_out})
+    return console.to_json({**document, "out": str(folder), "files": files, "failures": failures, **more})
 
 
 def _print_result(case: Comparison, saved: Saved, lines: Sequence[str], verbose: bool, names: Mapping[str, str]) -> None:

@@ -10,11 +10,11 @@ import platform
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast, overload
+from typing import TYPE_CHECKING, Annotated, Any, Self, cast, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,7 @@ from equipoise import __version__, measures
 from equipoise.comparison.findings import Findings, ScoredCandidate, find
 from equipoise.data import Cohort, Identities, LabelKind, Rows, Scores, check_apart, check_cohort
 from equipoise.disk import sha256, sha256_of, without_folders
-from equipoise.errors import BadInput, Misuse, raise_all
+from equipoise.errors import BadInput, Misuse, pick, raise_all
 from equipoise.measures import Audit, AuditSpec, Baseline, Cells, Gap, Rule, Threshold, choose_rule, largest_gap
 from equipoise.methods import DEFAULT_MEASURE, IN_USE, Candidate, Goal, Judgement, LabelCandidate, Note, Outcome, Progress, choose_method
 from equipoise.models import classifier, predict
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from equipoise.comparison.compare_scores import ScoreComparison
 
+ORIGINAL = "original"  # to keep it, in place of a candidate
 COMPARE_SUGGESTIONS = {  # for a wrong argument, by its type
     "DataFrame": "Name the columns of the frame: eq.Scores.from_frame(frame, label=..., score=..., group=...).",
     **dict.fromkeys(("str", "PurePath"), "Read the file first: eq.Scores.from_frame(...), or run `equipoise compare`."),
@@ -153,6 +154,23 @@ class Comparison:
         if not self._cache:
             self._cache.append(find(self.original, self.candidates, self.chosen, self.settings, self.together, self.forced, progress))
         return self._cache[0]
+
+    @property
+    def choices(self) -> list[str]:
+        """What `choose` takes: "original", which keeps the original, and the names of the candidates."""
+        return [ORIGINAL, *(tried.name for tried in self.candidates)]
+
+    def choose(self, name: str) -> Self:
+        """The comparison with another candidate taken, as it was fitted; its results on the held-out rows have been seen by then."""
+        at = self.choices.index(pick("candidate", name, self.choices)) - 1
+        if at == self.chosen:
+            return self
+        taken = self.candidates[at] if at >= 0 else replace(self.original, called=ORIGINAL)
+        candidate = replace(taken.candidate, why=(Note("taken_by_user", self.result.name), *taken.candidate.why))
+        taken = replace(taken, candidate=candidate)
+        candidates = (*self.candidates, taken) if at < 0 else (*self.candidates[:at], taken, *self.candidates[at + 1 :])
+        # What inputs show is about the candidate that was chosen first.
+        return replace(self, candidates=candidates, chosen=at % len(candidates), thumbnails={}, probes=None, baseline=None)
 
     @property
     def judgement(self) -> Judgement:

@@ -211,6 +211,7 @@ WORDS: dict[str, str | Callable[[str, Numbers], str]] = {  # by kind of note: a 
     "last_step": "the last of {steps} steps",
     "held_out_rows_decide": "values on held-out rows decide",
     "each_label_alone": "each label on its own",
+    "taken_by_user": "taken in place of {subject} after its results on the held-out patients were seen, which makes them optimistic",
     "final_network_misses": "the final network misses the goal",
     "too_large": "its |{subject}| {value:.3f} is above {most:g}",
     "equal_odds": "best {subject} with equal sensitivity and false positive rate in all {groups} groups",
