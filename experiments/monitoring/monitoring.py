@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from equipoise.measures.histories import change_evidence, confidence_sequence, first_period
+from equipoise.measures.monitoring import change_evidence, confidence_sequence, first_period
 from equipoise.measures.moments import DECISION_RATIOS, Moments
 
 PERIODS, REPETITIONS, LEVEL = 50, 2000, 0.95

@@ -193,52 +193,45 @@ def test_bad_input_is_one_message(run: Run, folder, arguments, expected):
     assert "Traceback" not in ran.err
 
 
-def test_patients_of_earlier_periods_are_left_out_or_counted_with_a_warning(run: Run, tmp_path):
+def test_patients_of_earlier_periods_are_clusters_of_a_history(run: Run, tmp_path):
     first, second = rows(1, count=200), rows(2, count=200)
-    again = first.head(60).assign(y=1 - first.head(60).y)
     first.to_csv(tmp_path / "oct.csv", index=False)
-    pd.concat([second, again]).to_csv(tmp_path / "nov.csv", index=False)
+    pd.concat([second, first.head(60)]).to_csv(tmp_path / "nov.csv", index=False)
     audit = ["audit", "nov.csv", *ROLES, "--score", "old", *QUICK]
-    found = json.loads(run(*audit, "--set", "history.earlier=oct.csv", "--json").out)
-    second.to_csv(tmp_path / "new.csv", index=False)
-    alone = json.loads(run("audit", "new.csv", *ROLES, "--score", "old", *QUICK, "--json").out)
-    assert found["gaps"] == alone["gaps"]
-    assert found["returning"] == {"patients": 60, "of_patients": 260, "rows": 60, "of_rows": 260, "left_out": True}
-    warned = run(*audit, "--set", "history.earlier=oct.csv", "--set", "history.count_returning=true")
-    assert says(warned.out, "60 of 260", "23.1%", "history.count_returning=false")
-    assert run(*audit[:1], "oct.csv", *audit[2:], "--append", "h.parquet", "--date", "2026-10").code == 0
-    unsought = run(*audit, "--append", "h.parquet", "--date", "2026-11")
-    assert says(unsought.out, "history.earlier")
-    content = (tmp_path / "h.parquet").read_bytes()
-    assert (
-        run(
-            *audit,
-            "--set",
-            "history.earlier=oct.csv",
-            "--append",
-            "h.parquet",
-            "--date",
-            "2026-11",
-            "--set",
-            "history.replace=true",
-            "--out",
-            "a.json",
-        ).code
-        == 0
-    )
-    for file in ("h.parquet", "a.json"):
-        assert b"1-59" not in (tmp_path / file).read_bytes()
-    assert (tmp_path / "h.parquet").read_bytes() != content
+    found, plain = (json.loads(run(*audit, *more, "--json").out) for more in (["--set", "history.earlier=oct.csv"], []))
+    assert found["gaps"] == plain["gaps"]
+    assert found["returning"] == {"patients": 60, "of_patients": 260, "rows": 60, "of_rows": 260}
+    widths = []
+    for name, more in (("apart.parquet", []), ("h.parquet", ["--set", "history.earlier=oct.csv"])):
+        assert run("audit", "oct.csv", *audit[2:], "--append", name, "--date", "2026-10").code == 0
+        ran = run(*audit, *more, "--append", name, "--date", "2026-11")
+        assert says(ran.out, "60 of 260", "23.1%") if more else says(ran.out, "history.earlier")
+        gap = json.loads(run("compare", name, "--json").out)["gaps"][0]
+        widths.append(gap["high"] - gap["low"])
+    assert widths[0] < widths[1]
+    assert b"1-59" not in (tmp_path / "h.parquet").read_bytes()
+
+
+def test_a_gap_that_is_not_watched_fails_a_pipeline(run: Run, tmp_path):
+    for month in (1, 2, 3):
+        table = rows(month, count=400)
+        sick = table[(table.sex == "F") & (table.y == 1)]
+        (table if month < 3 else table.drop(index=sick.index[2:])).to_csv(tmp_path / f"{month}.csv", index=False)
+        ran = run("audit", f"{month}.csv", *ROLES, "--score", "old", *QUICK, "--append", "h.parquet", "--date", f"2026-Q{month}")
+        assert ran.code == 0
+        ran = run("compare", "h.parquet", "--fail-if", "unwatched")
+        assert ran.code == (month == 3)
+    assert says(ran.out, "sensitivity", "2026-Q2")
+    assert says(ran.err, "eod", "unwatched")
+    assert run("compare", "h.parquet", "--fail-if", "fpr_gap.unwatched").code == 0
 
 
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (["--set", "history.earlier=t.csv"], ("all 160 patients",)),
+        (["--set", "history.earlier=t.csv"], ("history.earlier", "t.csv")),
         (["--set", "history.earlier=none.csv"], ("none.csv",)),
         (["--set", "history.earlier=other.csv"], ("pid", "other.csv", "patient_id")),
-        (["--set", "history.count_returning=true"], ("history.count_returning", "history.earlier")),
-        (["--set", "history.earlier=t.csv", "--set", "history.count_returning=some"], ("some", "history.count_returning")),
     ],
 )
 def test_earlier_periods_that_cannot_be_used(run: Run, tmp_path, options, expected):

@@ -6,6 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import equipoise as eq
+from equipoise.measures import Monitoring, returning_products
 from support.facts import facts
 
 MEASURES = ["eod", "spd"]
@@ -29,15 +30,24 @@ def months() -> dict[str, pd.DataFrame]:
     return {f"2026-{month:02}": rows(month) for month in (1, 2, 3)}
 
 
-def test_a_history_survives_the_file_and_adds_up_to_one_audit(months, tmp_path):
+def stratified(months: dict[str, pd.DataFrame], label: int | None) -> float:
+    """The gap between women and men with the same weights of the months in both: n1 n0 / (n1 + n0)."""
+    gaps, weights = [], []
+    for table in months.values():
+        sides = [table[(table.sex == sex) & ((table.y == label) if label is not None else True)].p >= 0.5 for sex in "FM"]
+        gaps.append(sides[0].mean() - sides[1].mean())
+        weights.append(len(sides[0]) * len(sides[1]) / (len(sides[0]) + len(sides[1])))
+    return float(np.average(gaps, weights=weights))
+
+
+def test_a_history_survives_the_file_and_stratifies_by_period(months, tmp_path):
     path = tmp_path / "history.parquet"
     for period, table in months.items():
         eq.history(path).append(audit(table), period)
     found = eq.history(path)
-    whole = audit(pd.concat(months.values(), ignore_index=True))
     so_far = found.monitor(MEASURES).gaps.set_index("measure")["value"]
     assert list(found.periods) == list(months)
-    assert [so_far[name] for name in MEASURES] == pytest.approx([whole[name].value for name in MEASURES])
+    assert [so_far[name] for name in MEASURES] == pytest.approx([stratified(months, 1), stratified(months, None)])
     in_memory = eq.history({period: audit(table) for period, table in months.items()}).monitor(MEASURES)
     pd.testing.assert_frame_equal(in_memory.frame, found.monitor(MEASURES).frame)
     own = found.monitor(MEASURES).frame.query("measure == 'eod' and period == '2026-02'").iloc[0]
@@ -159,3 +169,62 @@ def test_more_gaps_need_more_evidence():
     assert (one.comparisons, more.comparisons) == (1, 3)
     width = [float(each.gaps.query("measure == 'eod'").eval("high - low").iloc[0]) for each in (one, more)]
     assert width[0] < width[1]
+
+
+def positives_end(month: int) -> pd.DataFrame:
+    """Rows of a month; almost no women with the finding are recorded from May on."""
+    table = rows(month, 800)
+    sick = table[(table.sex == "F") & (table.y == 1)]
+    return table if month < 5 else table.drop(index=sick.index[3:])
+
+
+def test_a_gap_that_is_no_longer_measured_is_not_watched():
+    known = eq.history({f"2026-{month:02}": audit(positives_end(month)) for month in range(1, 8)})
+    found = known.monitor(["eod", "fpr_gap"]).gaps.set_index("measure")
+    assert found["unwatched"].tolist() == [True, False]
+    assert found["measured_in"].tolist() == ["2026-04", "2026-07"]
+
+
+def cohort_followed(months: int, drift: float = 0.0) -> dict[str, pd.DataFrame]:
+    """400 patients of whom three quarters return each month, with a rate of their own; women's sensitivity falls by `drift` at the end."""
+    rng, found, known = np.random.default_rng(5), {}, pd.DataFrame()
+    for month in range(1, months + 1):
+        count = 400 if month == 1 else 100
+        new = pd.DataFrame({"sex": rng.choice(["F", "M"], count), "y": 1, "chance": rng.beta(2, 0.5, count)})
+        new["pid"] = [f"{month}-{k}" for k in range(len(new))]
+        table = pd.concat([known.sample(300, random_state=month) if month > 1 else known, new], ignore_index=True)
+        known = pd.concat([known, new], ignore_index=True)
+        chance = table.chance - (drift if month > months - 3 else 0.0) * (table.sex == "F")
+        well = pd.DataFrame({"sex": ["F", "M"] * 20, "y": 0, "p": 0.0, "pid": [f"well-{month}-{k}" for k in range(40)]})
+        found[f"2026-{month:02}"] = pd.concat([table.assign(p=(rng.random(len(table)) < chance).astype(float)), well], ignore_index=True)
+    return found
+
+
+def followed(tables: dict[str, pd.DataFrame], *, identified: bool) -> Monitoring:
+    known, past = eq.history({}), []
+    for period, table in tables.items():
+        own, sums = audit(table), None
+        scores = dict.fromkeys(own.labels, eq.Scores.from_frame(table, label="y", score="p", group="sex", reference="M", patient="pid"))
+        if identified and past:
+            sums = returning_products(own, scores, past)
+        known = known.append(own, period, returning=sums)
+        past.append(scores)
+    return known.monitor(["eod"])
+
+
+def test_patients_who_return_are_clusters():
+    """As an audit of all rows with a patient's visits as a cluster: wider than with as many patients, and the gap is that of all rows."""
+    tables = cohort_followed(6)
+    clusters, independent = (followed(tables, identified=identified).gaps.iloc[0] for identified in (True, False))
+    assert clusters["value"] == independent["value"]
+    width, narrow = (each["high"] - each["low"] for each in (clusters, independent))
+    whole = audit(pd.concat(tables.values()))["eod"]
+    apart = audit(pd.concat(tables.values()).assign(pid=range(sum(map(len, tables.values())))))["eod"]
+    assert width / narrow == pytest.approx((whole.high - whole.low) / (apart.high - apart.low), rel=0.1)
+
+
+def test_a_drift_among_patients_who_return_raises_the_alarm():
+    found = followed(cohort_followed(9, drift=0.37), identified=True).gaps.iloc[0]
+    assert found["changed"]
+    assert found["since"] == "2026-07"
+    assert not followed(cohort_followed(9), identified=True).gaps.iloc[0]["changed"]

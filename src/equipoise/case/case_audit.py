@@ -42,6 +42,7 @@ class CaseAudit:
     layers: pd.DataFrame | None = None  # how well each layer predicts the group, if requested
     preprocessing_origin: str = ""  # in words, if the model came with its preprocessing
     returning: data.ReturningPatients | None = None  # patients of earlier periods; None if they were not identified
+    returning_products: Mapping[str, Mapping[str, data.FloatArray]] | None = None  # of these patients, for a history
 
     @property
     def image_files(self) -> dict[str, data.ReadCohort]:
@@ -89,12 +90,12 @@ def audit_case(case: Case, *, bars: Bars = no_bars, running: Callable[[models.Co
     scans = data.scan_if_large(table, case.data) if case.model.load is None else {}
     if earlier and scans:
         raise BadInput(
-            f"{table} is read in batches, from which patients of history.earlier cannot be left out. Leave them out of the table."
+            f"{table} is read in batches, in which patients of history.earlier cannot be found. Omit it, or audit a smaller table."
         )
     model, columns, images, origin = load_classifier(case, running=running)
     files: dict[Path, data.ReadCohort] = {}
 
-    def read(path: Path) -> dict[str, data.Scores]:
+    def read(path: Path, columns: data.Columns = columns) -> dict[str, data.Scores]:
         if model is None:
             return data.read_scores(path, columns)
         files[path] = data.read_cohort(path, columns, images, progress=counting(bars))
@@ -111,10 +112,8 @@ def audit_case(case: Case, *, bars: Bars = no_bars, running: Callable[[models.Co
         like_table = columns.with_bins_of(files[table].cohort.attributes)
         training_set = data.read_cohort(case.data.train, like_table, images, progress=counting(bars)).cohort
         data.check_apart(training=training_set, test=files[table].cohort)
-    returning = None
-    if earlier:
-        patients = data.patients_in(list(earlier), columns.patient or "", limit=columns.max_table_bytes)
-        scores, returning = data.first_periods(scores, patients, keep=case.history.count_returning)
+    like_these = columns if not earlier else columns.like(next(iter(scores.values())).attributes)
+    past = [read(path, like_these) for path in earlier]
     valid = {} if spec.valid is None else read(spec.valid)
     if scores and case.report.words:
         check_group_names(case.report.words, next(iter(scores.values())))
@@ -130,7 +129,9 @@ def audit_case(case: Case, *, bars: Bars = no_bars, running: Callable[[models.Co
         limits: dict[str, Any] = {"level": spec.level, "seed": spec.seed, "min_patients": spec.min_patients}
         with bars("probes") as step:
             layers = models.encoding(model, files[table].cohort, draws=spec.draws, progress=step, **limits)
-    return CaseAudit(case, audit, scores, files, checks, layers, origin, returning)
+    returning = data.returning_patients(scores, past) if past else None
+    products = measures.returning_products(audit, scores, past) if past else None
+    return CaseAudit(case, audit, scores, files, checks, layers, origin, returning, products)
 
 
 def load_classifier(

@@ -126,15 +126,12 @@ class HistorySpec(Specification):
     replace: bool = setting("replace the period if the history has it", False)
     new_groups: Texts = setting("groups to accept although they are new to the history", ())
     earlier: Annotated[tuple[Path, ...], BeforeValidator(lambda value: (value,) if isinstance(value, (str, Path)) else value)] = setting(
-        "tables of earlier periods with the same patient column: their patients are left out", ()
+        "tables of earlier periods in the same columns: the rows of a patient who returns count as one cluster", ()
     )
-    count_returning: bool = setting("count patients of earlier periods again instead of leaving them out", False, was="--returning")
 
     @model_validator(mode="after")
     def _combined(self) -> Self:
         problems: list[str] = []
-        if self.count_returning and not self.earlier:
-            problems.append("history.count_returning requires the tables of earlier periods, history.earlier. Name them.")
         given = {"history.date (--date)": self.date, "history.replace": self.replace, "history.new_groups": self.new_groups}
         if self.append is None:
             problems += [
@@ -305,8 +302,8 @@ class Case(Specification):
             problems.append("data.id is for tables without images; the image name is the id. Omit it.")
         if self.history.earlier and data.patient is None:
             problems.append("history.earlier finds patients by their ids. Add data.patient (--patient) with their column.")
-        if self.history.earlier and (data.train or audit.probe):
-            problems.append("data.train and audit.probe are about all rows. Omit them, or history.earlier.")
+        if data.table is not None and data.table in self.history.earlier:
+            problems.append(f"history.earlier names {data.table}, the table that is audited. Name those of earlier periods only.")
         raise_all(problems)
         return self
 

@@ -90,7 +90,9 @@ def audit(
         report.write_figures(result.audit, figures, group_names=words)
     if history.append:
         past = measures.history(history.append)
-        past.append(result.audit, history.date or "", replace=history.replace, new_groups=history.new_groups)
+        past.append(
+            result.audit, history.date or "", replace=history.replace, new_groups=history.new_groups, returning=result.returning_products
+        )
     if as_json:
         document |= {f"{prefix}{key}": value for prefix, read in result.image_files.items() for key, value in read.to_dict().items()}
         print(console.to_json(measures.with_checksum(document)))

@@ -36,9 +36,8 @@ from .preprocessing import Transform as Transform
 from .preprocessing import make_preprocessing as make_preprocessing
 from .reading import ReadCohort as ReadCohort
 from .reading import ReturningPatients as ReturningPatients
-from .reading import first_periods as first_periods
-from .reading import patients_in as patients_in
 from .reading import read_cohort as read_cohort
+from .reading import returning_patients as returning_patients
 from .reading import scan_if_large as scan_if_large
 from .scans import Scan as Scan
 from .scans import ScannedRows as ScannedRows

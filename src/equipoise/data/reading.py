@@ -4,7 +4,7 @@ columns = Columns(label="pneumonia", group="sex", reference="M", patient="patien
 cohort = read_cohort("local.csv", columns, ImageFolder(folder="xrays")).cohort
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +14,6 @@ import numpy as np
 import pandas as pd
 
 from equipoise.data.cohort import Cohort, Scores, cohort_from_images, cohort_from_table
-from equipoise.data.column_values import missing_columns
 from equipoise.data.columns import Columns
 from equipoise.data.preprocessing import IMAGE_COLUMNS, ImageFolder
 from equipoise.data.table_files import is_large, read_table
@@ -144,45 +143,18 @@ class ReturningPatients:
     of_patients: int
     rows: int
     of_rows: int
-    left_out: bool
 
 
-def patients_in(files: Sequence[str | Path], column: str, *, limit: int | None = None) -> frozenset[str]:
-    """The patient ids in a column of these tables, as text."""
-    patients: set[str] = set()
-    for file in files:
-        frame = read_table(file, text={column}, limit=limit)
-        if column not in frame.columns:
-            raise BadInput(*missing_columns([column], list(map(str, frame.columns))), source=Path(file).name)
-        patients |= set(frame[column].dropna().astype(str))
-    return frozenset(patients)
-
-
-def first_periods(
-    scores: Mapping[str, Scores], earlier: Collection[str], *, keep: bool = False
-) -> tuple[dict[str, Scores], ReturningPatients]:
-    """The scores of each label without the patients of `earlier` periods, and the number of these patients. `keep` keeps them.
+def returning_patients(scores: Mapping[str, Scores], earlier: Sequence[Mapping[str, Scores]]) -> ReturningPatients:
+    """The number of patients who were in an earlier period, from the scores of each label in this one and in `earlier` ones.
 
     >>> rows = Scores.from_arrays([0, 1, 1], [0.1, 0.8, 0.4], ["F", "M", "F"], reference="M", patients=["a", "b", "c"])
-    >>> new, returning = first_periods({"y": rows}, {"b", "x"})
-    >>> len(new["y"]), returning.patients, returning.of_patients
-    (2, 1, 3)
+    >>> returning_patients({"y": rows}, [{"y": rows.take(np.array([1]))}])
+    ReturningPatients(patients=1, of_patients=3, rows=1, of_rows=3)
     """
-    patients, returning_patients, returning_rows = set(), set(), {}
-    for label, label_scores in scores.items():
-        if label_scores.patients is None:
-            raise BadInput("patients of earlier periods are found by their ids. Name the column of patients: patient= (--patient).")
-        ids = np.asarray(label_scores.patients, dtype=object).astype(str)
-        returning_rows[label] = np.isin(ids, list(earlier))
-        returning_patients |= set(ids[returning_rows[label]])
-        patients |= set(ids)
-    if len(returning_patients) == len(patients) and not keep:
-        raise BadInput(
-            f"all {len(patients):,} patients are in earlier periods, so no row is left. Name the tables of earlier periods only, not this "
-            "one."
-        )
-    longest = max(returning_rows.values(), key=len)
-    counts = ReturningPatients(len(returning_patients), len(patients), int(longest.sum()), len(longest), not keep)
-    if keep or not returning_patients:
-        return dict(scores), counts
-    return {label: label_scores.take(~returning_rows[label]) for label, label_scores in scores.items()}, counts
+    if any(rows.patients is None for by_label in (scores, *earlier) for rows in by_label.values()):
+        raise BadInput("patients of earlier periods are found by their ids. Name the column of patients: patient= (--patient).")
+    known = set[str]().union(*(np.asarray(rows.patients).astype(str) for by_label in earlier for rows in by_label.values()))
+    ids = [np.asarray(rows.patients).astype(str) for rows in scores.values()]
+    longest, everyone = max(ids, key=len), set[str]().union(*ids)
+    return ReturningPatients(len(everyone & known), len(everyone), int(np.isin(longest, list(known)).sum()), len(longest))

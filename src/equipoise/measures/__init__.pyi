@@ -38,7 +38,6 @@ from .estimation import audit_labels as audit_labels
 from .estimation import estimate_performance as estimate_performance
 from .estimation import simultaneous_gaps as simultaneous_gaps
 from .histories import AuditSums as AuditSums
-from .histories import Monitoring as Monitoring
 from .histories import history as history
 from .histories import is_history as is_history
 from .intervals import INSUFFICIENT_DATA as INSUFFICIENT_DATA
@@ -68,6 +67,8 @@ from .moments import percentile_interval as percentile_interval
 from .moments import resample_counts as resample_counts
 from .moments import sums_by_unit as sums_by_unit
 from .moments import units_of as units_of
+from .monitoring import Monitoring as Monitoring
+from .monitoring import returning_products as returning_products
 from .paired_changes import NEGLIGIBLE_CHANGE as NEGLIGIBLE_CHANGE
 from .paired_changes import Baseline as Baseline
 from .paired_changes import BaselineComparison as BaselineComparison

@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 
 from equipoise.errors import BadInput, UnknownName
 from equipoise.measures.audit import GROUP_MEASURES, Audit
-from equipoise.measures.histories import Monitoring
+from equipoise.measures.monitoring import Monitoring
 
 OPERATORS = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
 OUTCOMES = ("harm", "unclear", "reduced", "closed", "unchanged")  # of a repair, in the order in which several labels are named
-TRUE_OR_FALSE_FIELDS = ("clear", "changed", "shown", "few", *OUTCOMES)  # fields that are true or false
+TRUE_OR_FALSE_FIELDS = ("clear", "changed", "shown", "unwatched", "few", *OUTCOMES)  # fields that are true or false
 NUMBER_FIELDS = (
     *("value", "low", "high", "simultaneous_low", "simultaneous_high", "p_value", "p_adjusted", "detectable", "patients"),
     *("first", "second", "before", "after", "evidence"),

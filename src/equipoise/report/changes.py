@@ -19,6 +19,7 @@ from equipoise.report.wording.repairs import period_words
 
 GAP_KEYS = ["label", "measure", "attribute", "group"]  # of one gap over time
 SCREEN_CHANGES = 12  # on one screen
+MOST_UNWATCHED = 5  # gaps in a sentence
 LEAST_HEIGHT = 0.05  # of a chart, on each side of zero
 MOST_TICKS, MOST_DOTS = 3, 60  # periods with a label, and with a dot
 SPARKS = "▁▂▃▄▅▆▇█"
@@ -220,11 +221,24 @@ def monitoring_conclusion(monitoring: Monitoring, names: Mapping[str, str] | Non
     return f"{_difference_words(row, names)} {state}.{others}"
 
 
+def unwatched_words(monitoring: Monitoring, names: Mapping[str, str] | None = None) -> str:
+    """The gaps of which the last period shows nothing, in one sentence; empty if there are none."""
+    called, rows = GroupNames(names or {}), [row for row in monitoring.gaps.to_dict("records") if row["unwatched"]]
+    listed = []
+    for row in rows[:MOST_UNWATCHED]:
+        label = f"{row['label']}: " if row["label"] else ""
+        groups = f"{called(row['group'])} and {called(row['reference'])}"
+        listed.append(f"{label}{gap_words(str(row['measure']))} of {groups}, {state_words(row)}")
+    more = f", and {len(rows) - len(listed)} more" if len(rows) > len(listed) else ""
+    return f"Not watched: {'; '.join(listed)}{more}." if rows else ""
+
+
 def state_words(row: Mapping[Any, Any]) -> str:
     """The state of one gap over time in a few words."""
     if np.isnan(row["value"]):
-        return ""
-    states = [f"shown in {row['shown_in']}"] if row["shown"] else []
+        return f"insufficient data, last measured in {row['measured_in']}" if row["measured_in"] else "never measured"
+    states = [f"not measured since {row['measured_in']}"] if row["unwatched"] else []
+    states += [f"shown in {row['shown_in']}"] if row["shown"] else []
     if row["changed"]:
         states.append(f"changed since {row['since']}: {amount(row['before'], 'points')} to {amount(row['after'], 'points')}")
     return "; ".join(states) or "no alarm"
@@ -269,11 +283,13 @@ def monitoring_screen(monitoring: Monitoring, verbose: bool = False) -> list[Par
     """Gaps over time: the conclusion, one row per gap with its course, and, with `verbose`, every period."""
     note = (
         f"The chance of any false alarm, over {plural(monitoring.comparisons, 'gap')} and all periods, including future ones, is at most "
-        f"{percent(1 - monitoring.level)}, if each patient is in one period only.{'' if verbose else ' --verbose shows every period.'}"
+        f"{percent(1 - monitoring.level)}, if patients who return are identified (audit --set "
+        f"history.earlier=FILE).{'' if verbose else ' --verbose shows every period.'}"
     )
     return [
         Text(f"{len(monitoring.periods)} periods, {monitoring.periods[0]} to {monitoring.periods[-1]}."),
         Text(monitoring_conclusion(monitoring), "lead"),
+        *(Text(words, "callout") for words in [unwatched_words(monitoring)] if words),
         *(Text(""), course_table(monitoring, str)),
         *(period_tables(monitoring, str) if verbose else ()),
         *(Text(""), Text(note, "notes")),
@@ -286,6 +302,7 @@ def monitoring_document(monitoring: Monitoring, names: Mapping[str, str] | None 
     charts = [chart(_course(monitoring, row), row._asdict(), called.full) for row in monitoring.gaps.itertuples()]
     verdict: list[Part] = [
         Text(monitoring_conclusion(monitoring, called), "lead outcome"),
+        *(Text(words, "callout") for words in [unwatched_words(monitoring, called)] if words),
         course_table(monitoring, called.full).only(0, 1, 2, 4),
     ]
     sections = [

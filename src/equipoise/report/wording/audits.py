@@ -371,14 +371,12 @@ def preprocessing_words(how: Mapping[str, Any]) -> str:
 
 
 def returning_words(returning: "ReturningPatients") -> str:
-    """The number of patients who were in earlier periods, and the consequence for limits that hold over all periods."""
+    """The number of patients who were in earlier periods, and how they count."""
     if not returning.patients:
         return f"none of {returning.of_patients:,} patients was in an earlier period"
     share = returning.patients / returning.of_patients
     who = f"{returning.patients:,} of {returning.of_patients:,} patients ({share:.1%}) were in an earlier period"
-    if returning.left_out:
-        return f"{who}; their {returning.rows:,} rows were left out, so that each patient counts in one period"
-    return f"{who} and count again: limits and alarms over all periods are then too narrow (history.count_returning=false leaves them out)"
+    return f"{who}; in a history, the rows of a patient in all periods count as one cluster"
 
 
 def condition_words(condition: "Condition", verdict: "Verdict") -> str:
