@@ -4,8 +4,8 @@
 
 A stable world is monitored in 50 periods, with the functions that `equipoise compare history.parquet` uses, for one gap (eod) at 95 %:
 half of the error is for the level of the gap (confidence sequence), half for its change. Both are counted over all periods. The naive chart
-tests every period at 95 %, as is usual. Patients are new in each period, except where they return;
-then all their rows count, or those of their first period only (`equipoise audit --earlier`).
+tests every period at 95 %, as is usual; the limits "pooled" are for the rates of all periods pooled, without strata. Patients are
+new in each period, except where they return; then they are identified (`history.earlier`) or not.
 """
 
 import argparse
@@ -18,8 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from equipoise.measures.monitoring import change_evidence, confidence_sequence, first_period
 from equipoise.measures.moments import DECISION_RATIOS, Moments
+from equipoise.measures.monitoring import Strata, change_evidence, confidence_sequence, first_period
 
 PERIODS, REPETITIONS, LEVEL = 50, 2000, 0.95
 ALPHA = (1 - LEVEL) / 2  # for the level and for the change of one gap
@@ -36,40 +36,71 @@ class World:
     change: float = 0.0  # added to the gap from period 13 on
     rows: int = 1  # per patient
     shared: float = 0.0  # of the variance between rows, the share between patients
-    returning: bool = False  # the same patients in all periods
     again: float = 0.0  # share of the patients of a period who were in an earlier one
-    first: bool = False  # such patients are left out, as with `audit --earlier`
+    identified: bool = False  # whether such patients are known
+    drift: tuple[float, float] | None = None  # the rate at the start and at the end, of both, while the group's share goes from 0.2 to 0.8
+    ppv: bool = False  # PPV instead of sensitivity, with a prevalence that drifts
 
 
-def drawn(world: World, sizes: tuple[int, int], rng: np.random.Generator, periods: int, repetitions: int) -> Iterator[Moments]:
+Period = tuple[Moments, np.ndarray]  # the products of sums of patients who return (groups, 4, 4)
+
+
+def drawn(world: World, sizes: tuple[int, int], rng: np.random.Generator, periods: int, repetitions: int) -> Iterator[Period]:
     """The moments of each period: groups are the repetitions of the reference, then those of the group."""
-    propensity: dict[int, np.ndarray] = {}
+    known: dict[int, tuple[np.ndarray, ...]] = {}  # of each patient: propensity, visits, hits
     for t in range(periods):
+        if world.ppv:
+            share = 0.2 + 0.6 * t / (periods - 1)
+            yield predictive(np.round(np.array([1 - share, share]) * sum(sizes)), 0.5 - 0.35 * t / (periods - 1), rng, repetitions)
+            continue
         hits, squares, patients = np.zeros((2, repetitions)), np.zeros((2, repetitions)), np.zeros((2, repetitions))
-        for side, size in enumerate(sizes) if not world.again else ():
+        products = np.zeros((2, repetitions, 4, 4))
+        for side, size in enumerate(sizes):
             rate = world.rate + side * (world.gap + (world.change if t >= 12 else 0.0))
-            number = rng.poisson(size, repetitions) if not world.returning else np.full(repetitions, size)
+            number = rng.poisson(size, repetitions)
+            if world.drift is not None:
+                share = 0.2 + 0.6 * t / (periods - 1)
+                rate = world.drift[0] + (world.drift[1] - world.drift[0]) * t / (periods - 1)
+                number = np.full(repetitions, round(sum(sizes) * (share if side else 1 - share)))
             if world.shared == 0.0:
-                hits[side] = rng.binomial(number, rate)
-                squares[side] = hits[side]
-            else:
-                widest = int(number.max())
-                total = 1 / world.shared - 1  # of the beta distribution
-                if not world.returning or side not in propensity:
-                    propensity[side] = rng.beta(rate * total, (1 - rate) * total, (repetitions, widest))
-                each = rng.binomial(world.rows, propensity[side]) * (np.arange(widest) < number[:, None])
+                hits[side] = squares[side] = rng.binomial(number, rate)
+            elif not world.again:
+                widest, total = int(number.max()), 1 / world.shared - 1  # of the beta distribution
+                each = rng.binomial(world.rows, rng.beta(rate * total, (1 - rate) * total, (repetitions, widest)))
+                each = each * (np.arange(widest) < number[:, None])
                 hits[side], squares[side] = each.sum(1), (each**2).sum(1)
+            else:
+                new, total = size - (round(size * world.again) if t else 0), 1 / world.shared - 1
+                came = rng.beta(rate * total, (1 - rate) * total, (repetitions, new))
+                before = known.get(side, (came[:, :0],) * 3)
+                everyone = [np.concatenate([past, more], axis=1) for past, more in zip(before, (came, 0 * came, 0 * came), strict=True)]
+                there = np.append(rng.choice(before[0].shape[1], size - new, replace=False), before[0].shape[1] + np.arange(new)).astype(
+                    int
+                )
+                each = rng.binomial(1, everyone[0][:, there])
+                m = np.stack([everyone[1][:, there], everyone[2][:, there]], axis=2)
+                x = np.stack([np.ones_like(each), each], axis=2)
+                cross = np.einsum("rpa,rpb->rab", m, x)
+                products[side][:, 1::2, 1::2] = cross + cross.swapaxes(1, 2)
+                everyone[1][:, there] += 1
+                everyone[2][:, there] += each
+                known[side] = tuple(everyone)
+                hits[side], squares[side], number = each.sum(1), (each**2).sum(1), np.full(repetitions, size)
             patients[side] = number
-        for side, size in enumerate(sizes) if world.again else ():
-            new = size - (round(size * world.again) if t else 0)
-            total = 1 / world.shared - 1
-            came = rng.beta(world.rate * total, (1 - world.rate) * total, (repetitions, new))
-            known = propensity.get(side, came[:, :0])
-            back = known[:, rng.choice(known.shape[1], size - new, replace=False)]
-            propensity[side] = np.concatenate([known, came], axis=1)
-            each = rng.binomial(world.rows, came if world.first else np.concatenate([came, back], axis=1))
-            hits[side], squares[side], patients[side] = each.sum(1), (each**2).sum(1), each.shape[1]
-        yield moments(patients.ravel(), hits.ravel(), squares.ravel(), world.rows)
+        yield moments(patients.ravel(), hits.ravel(), squares.ravel(), world.rows), products.reshape(-1, 4, 4) * world.identified
+
+
+def predictive(patients: np.ndarray, prevalence: float, rng: np.random.Generator, repetitions: int) -> Period:
+    """A period of a classifier with sensitivity 0.8 and false positive rate 0.1: its PPV follows the prevalence."""
+    n = np.repeat(patients, repetitions).astype(int)
+    sick = rng.binomial(n, prevalence)
+    total = np.stack([n - sick, sick, rng.binomial(n - sick, 0.1), rng.binomial(sick, 0.8)], axis=1).astype(float)
+    second = np.zeros((len(n), 4, 4))
+    second[:, range(4), range(4)] = total
+    for a, b in ((0, 2), (1, 3)):
+        second[:, a, b] = second[:, b, a] = total[:, b]
+    held = np.stack([total @ np.array(each.bottom, dtype=float) for each in DECISION_RATIOS.values()], axis=1)
+    return Moments(DECISION_RATIOS, total, second, held, held), np.zeros_like(second)
 
 
 def moments(patients: np.ndarray, hits: np.ndarray, squares: np.ndarray, rows: int) -> Moments:
@@ -89,24 +120,23 @@ def monitored(
     world: World, sizes: tuple[int, int], seed: int, periods: int = PERIODS, repetitions: int = REPETITIONS
 ) -> dict[str, np.ndarray]:
     """For each repetition, the first period with each alarm; -1 for none."""
-    rng = np.random.default_rng(seed)
-    found = list(drawn(world, sizes, rng, periods, repetitions))
-    signs = {"tpr": 1.0}
-    evidence = change_evidence(found, signs, ALPHA, shape=(2, repetitions))
-    outside, above, naive = [], [], []
+    found, products = zip(*drawn(world, sizes, np.random.default_rng(seed), periods, repetitions), strict=True)
+    signs = {"ppv" if world.ppv else "tpr": 1.0}
+    strata = Strata.of(found, signs, products, shape=(2, repetitions))
+    _, low, high = (each[:, 0] for each in confidence_sequence(strata.gaps(), ALPHA))
+    evidence = change_evidence(strata, ALPHA).value[:, 0]
+    outside = {"pooled": [], "naive": []}
     for own, so_far in zip(found, accumulate(found), strict=True):
-        each = so_far.signed(signs)
-        _, low, high = confidence_sequence(each[repetitions:].minus(each[:repetitions]), ALPHA)
-        outside.append((low > world.gap) | (high < world.gap))
-        above.append((low > 0) | (high < 0))
-        single = own.signed(signs)
-        _, low, high = single[repetitions:].minus(single[:repetitions]).limits(LEVEL)
-        naive.append((low > world.gap) | (high < world.gap))
+        for name, sums in (("pooled", so_far), ("naive", own)):
+            each = sums.signed(signs)
+            gap = each[repetitions:].minus(each[:repetitions])
+            _, below, above = confidence_sequence(gap, ALPHA) if name == "pooled" else gap.limits(LEVEL)
+            outside[name].append((below > world.gap) | (above < world.gap))
     return {
-        "change": first_period(evidence.value[:, 0] >= 1 / ALPHA),
-        "level": first_period(np.array(outside)),
-        "shown": first_period(np.array(above)),
-        "naive": first_period(np.array(naive)),
+        "change": first_period(evidence >= 1 / ALPHA),
+        "level": first_period((low > world.gap) | (high < world.gap)),
+        "shown": first_period((low > 0) | (high < 0)),
+        **{name: first_period(np.array(missed)) for name, missed in outside.items()},
     }
 
 
@@ -116,21 +146,29 @@ STABLE = (
     World("sensitivity 0.97", 0.97, 0.0),
     World("sensitivity 0.1", 0.1, 0.0),
     World("three rows per patient", 0.8, 0.0, rows=3, shared=0.5),
-    World("the same patients in all periods", 0.8, 0.0, rows=1, shared=0.5, returning=True),
+    World("the same patients in all periods", 0.8, 0.0, shared=0.5, again=1.0),
+    World("the same patients in all periods, identified", 0.8, 0.0, shared=0.5, again=1.0, identified=True),
     World("two thirds of the patients return", 0.8, 0.0, shared=0.5, again=2 / 3),
-    World("two thirds of the patients return, first periods only", 0.8, 0.0, shared=0.5, again=2 / 3, first=True),
+    World("two thirds of the patients return, identified", 0.8, 0.0, shared=0.5, again=2 / 3, identified=True),
 )
+DRIFTING = {  # the first number is that of the patients of both groups together
+    "sensitivity falls in both, the shares change": World("sensitivity falls in both, the shares change", 0.9, 0.0, drift=(0.9, 0.6)),
+    "sensitivity rises in both, the shares change": World("sensitivity rises in both, the shares change", 0.6, 0.0, drift=(0.6, 0.9)),
+    "PPV follows the prevalence, the shares change": World("PPV follows the prevalence, the shares change", 0.8, 0.0, ppv=True),
+}
+DRIFTING_SIZES, DRIFTING_REPETITIONS = {"200": (160, 40), "1000": (800, 200)}, 1000
 
 
 def false_alarms() -> Iterator[dict[str, object]]:
-    for k, world in enumerate(STABLE):
-        for name, sizes in SIZES.items():
-            if (world.returning or world.again) and name == "large":
+    for k, world in enumerate((*STABLE, *DRIFTING.values())):
+        for name, sizes in (DRIFTING_SIZES if world.name in DRIFTING else SIZES).items():
+            if world.again and name == "large":
                 continue
             repetitions = REPETITIONS if world.shared == 0 or name != "large" else REPETITIONS // 2
+            repetitions = DRIFTING_REPETITIONS if world.name in DRIFTING else 500 if world.again else repetitions
             found = monitored(world, sizes, 100 * k + len(name), repetitions=repetitions)
             either = (found["change"] >= 0) | (found["level"] >= 0)
-            shares = {what: float((found[what] >= 0).mean()) for what in ("change", "level", "naive")}
+            shares = {what: float((found[what] >= 0).mean()) for what in ("change", "level", "pooled", "naive")}
             yield {"world": world.name, "periods": PERIODS, "size": name, "reference": sizes[0], "group": sizes[1],
                    "repetitions": repetitions, **shares, "any": float(either.mean())}  # fmt: skip
 
