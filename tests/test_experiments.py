@@ -1,13 +1,17 @@
-"""From a file of rows under experiments/ to the command that made it, and to one that runs a single cell of it."""
+"""From a file of rows under experiments/ to the command that made it, and to one that runs a single cell of it; scripts that could run."""
 
 import ast
+import importlib
+import importlib.util
 import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+import equipoise
 from equipoise.cli.app import command_line
 from equipoise.errors import BadInput
 from equipoise.studies import narrow, read_plan
@@ -83,3 +87,38 @@ def test_a_command_that_has_gone_stale_is_found():
         "python experiments/phantoms/oracle.py --outs cell.csv",
     ):
         assert len(problems_of(line)) == 1
+
+
+SCRIPTS = sorted(path for folder in ("experiments", "benchmarks", "scripts") for path in (ROOT / folder).rglob("*.py"))
+
+
+def missing_names(code: str) -> list[str]:
+    """What a script imports or calls of Equipoise that does not exist: nothing else runs most of them."""
+    tree, missing = ast.parse(code), []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] == "equipoise":
+            try:
+                module = importlib.import_module(str(node.module))
+            except ImportError:
+                missing.append(f"from {node.module}")
+                continue
+            missing += [f"{node.module}.{alias.name}" for alias in node.names if not has(module, alias.name)]
+        elif (
+            isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "eq" and not has(equipoise, node.attr)
+        ):
+            missing.append(f"eq.{node.attr}")
+    return missing
+
+
+def has(module: ModuleType, name: str) -> bool:
+    return hasattr(module, name) or (hasattr(module, "__path__") and importlib.util.find_spec(f"{module.__name__}.{name}") is not None)
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_script_imports_what_exists(path: Path):
+    assert missing_names(path.read_text(encoding="utf-8")) == []
+
+
+def test_an_import_that_has_gone_stale_is_found():
+    code = "import equipoise as eq\nfrom equipoise.measures import no_such\nfrom equipoise.nowhere import x\nfrom equipoise.errors import Y\neq.load\neq.lod"
+    assert missing_names(code) == ["equipoise.measures.no_such", "from equipoise.nowhere", "equipoise.errors.Y", "eq.lod"]
