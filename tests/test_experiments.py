@@ -120,5 +120,6 @@ def test_a_script_imports_what_exists(path: Path):
 
 
 def test_an_import_that_has_gone_stale_is_found():
-    code = "import equipoise as eq\nfrom equipoise.measures import no_such\nfrom equipoise.nowhere import x\nfrom equipoise.errors import Y\neq.load\neq.lod"
+    code = "import equipoise as eq\nfrom equipoise.measures import no_such\nfrom equipoise.nowhere import x\n"
+    code += "from equipoise.errors import Y\neq.load\neq.lod"
     assert missing_names(code) == ["equipoise.measures.no_such", "from equipoise.nowhere", "equipoise.errors.Y", "eq.lod"]
