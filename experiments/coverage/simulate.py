@@ -302,7 +302,7 @@ def hits_of(samples: Sequence[Sample], world: World) -> Iterator[Hit]:
                 few = min(sample.y.sum(), (1 - sample.y).sum()) * (1 - world.everyone()["auroc" if name in RANKED else "balanced_accuracy"])
                 yield "performance", name, "", world.everyone()[name], estimate.low, estimate.high, few
         part = slice(groups * k, groups * (k + 1))
-        own = Moments(sums.ratios, sums.total[part], sums.second[part], sums.rows[part], sums.units[part])
+        own = sums.taken(range(*part.indices(many)))
         for measure in (*GAPS, *ALSO):
             signed = measure_of(measure).coefficients
             _, low, high = own.gap(signed).limits(0.95)

@@ -100,7 +100,7 @@ def predictive(patients: np.ndarray, prevalence: float, rng: np.random.Generator
     for a, b in ((0, 2), (1, 3)):
         second[:, a, b] = second[:, b, a] = total[:, b]
     held = np.stack([total @ np.array(each.bottom, dtype=float) for each in DECISION_RATIOS.values()], axis=1)
-    return Moments(DECISION_RATIOS, total, second, held, held), np.zeros_like(second)
+    return Moments(DECISION_RATIOS, total, second, held, held, np.zeros((*held.shape, 6)), np.zeros_like(second)), np.zeros_like(second)
 
 
 def moments(patients: np.ndarray, hits: np.ndarray, squares: np.ndarray, rows: int) -> Moments:
@@ -113,7 +113,10 @@ def moments(patients: np.ndarray, hits: np.ndarray, squares: np.ndarray, rows: i
     ratios = DECISION_RATIOS
     held, units = np.zeros((n, len(ratios))), np.zeros((n, len(ratios)))
     held[:, list(ratios).index("tpr")], units[:, list(ratios).index("tpr")] = rows * patients, patients
-    return Moments(ratios, total, second, held, units)
+    powers = np.zeros((*held.shape, 6))
+    of_hits = rows * squares, rows**2 * hits, rows**3 * patients, rows**2 * squares, rows**3 * hits, rows**4 * patients
+    powers[:, list(ratios).index("tpr")] = np.stack(of_hits, axis=-1)
+    return Moments(ratios, total, second, held, units, powers, np.zeros_like(second))
 
 
 def monitored(

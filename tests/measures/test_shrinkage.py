@@ -9,8 +9,8 @@ from lxml import html
 
 import equipoise as eq
 from equipoise.data import Scores
+from equipoise.measures.families import shrunken_rates
 from equipoise.measures.intervals import wilson
-from equipoise.measures.permutation import shrunken_rates
 
 
 def test_shrunken_rates_are_nearer_to_the_truth_and_their_intervals_cover() -> None:

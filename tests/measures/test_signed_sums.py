@@ -30,7 +30,7 @@ def test_a_difference_is_as_wide_as_both_together():
 
 def test_the_gaps_of_moments_are_those_of_their_signed_sums():
     rng = np.random.default_rng(2)
-    sums = moments_of(rng.integers(0, 2, 600), rng.integers(0, 2, 600), rng.integers(0, 3, 600), 3, np.arange(600) // 2)
+    sums = moments_of(rng.integers(0, 2, 600), rng.integers(0, 2, 600), np.repeat(rng.integers(0, 3, 300), 2), 3, np.arange(600) // 2)
     for signs in ({"tpr": 1.0}, {"tpr": 0.5, "fpr": 0.5}, {"ppv": 1.0}):
         signed = sums.signed(signs)
         gaps = signed[1:].minus(signed[:1])

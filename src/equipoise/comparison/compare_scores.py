@@ -2,8 +2,7 @@
 
 Two models on the same rows are compared row by row (paired): only decisions that differ count. Audits of different patients are compared by
 their sums: the variances of both add up. Every change of a gap is one comparison; its p-value is one minus the confidence level at which
-the interval ends at zero, adjusted by Holm's method over all gaps, and separately over all rates. Simultaneous intervals use Bonferroni's
-correction.
+the interval ends at zero, adjusted by Holm's method over all gaps, and separately over all rates. Simultaneous intervals agree with it.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,12 +29,12 @@ from equipoise.measures import (
     PairedDecisions,
     Ranking,
     SignedSum,
-    adjusted,
     audit_labels,
     choose_rule,
     combine_limits,
     comparisons_of,
     concatenate_sums,
+    family_decisions,
     gap_facts,
     measure_of,
     records,
@@ -273,15 +272,9 @@ def _with_tests(blocks: Sequence[tuple[pd.DataFrame, SignedSum]], level: float) 
     frame = pd.concat([rows for rows, _ in blocks], ignore_index=True)
     changes, known = concatenate_sums([change for _, change in blocks]), frame["first"].notna().to_numpy()
 
-    def where_known(**columns: FloatArray) -> dict[str, FloatArray]:
-        return {name: np.where(known, values, np.nan) for name, values in columns.items()}
-
-    value, low, high = changes.limits(level)
-    frame = frame.assign(**where_known(value=value, low=low, high=high, p_value=changes.p_values()))
-    frame = adjusted(_keyed(frame), level).assign(label=frame["label"], measure=frame["measure"])
-    comparisons = max(int(comparisons_of(_keyed(frame)).max(initial=-1)) + 1, 1)
-    _, low, high = changes.limits(1 - (1 - level) / comparisons)
-    frame = frame.assign(**where_known(simultaneous_low=low, simultaneous_high=high))
+    numbers = {name: np.where(known, end, np.nan) for name, end in zip(("value", "low", "high"), changes.limits(level), strict=True)}
+    tested = family_decisions(_keyed(frame.assign(**numbers)), changes, level)
+    frame = tested.assign(label=frame["label"], measure=frame["measure"])
     return frame[[*CHANGE_KEYS, *CHANGE_NUMBERS, *CHANGE_TESTS, "patients", "few", "note"]]
 
 

@@ -37,6 +37,8 @@ from .estimation import Progress as Progress
 from .estimation import audit_labels as audit_labels
 from .estimation import estimate_performance as estimate_performance
 from .estimation import simultaneous_gaps as simultaneous_gaps
+from .families import comparisons_of as comparisons_of
+from .families import family_decisions as family_decisions
 from .histories import AuditSums as AuditSums
 from .histories import history as history
 from .histories import is_history as is_history
@@ -74,8 +76,6 @@ from .paired_changes import Baseline as Baseline
 from .paired_changes import BaselineComparison as BaselineComparison
 from .paired_changes import PairedDecisions as PairedDecisions
 from .paired_changes import Shift as Shift
-from .permutation import adjusted as adjusted
-from .permutation import comparisons_of as comparisons_of
 from .permutation import largest_gap_p_value as largest_gap_p_value
 from .permutation import p_values as p_values
 from .score_measures import ALL_ROWS as ALL_ROWS

@@ -23,10 +23,10 @@ from equipoise.errors import BadInput, UnknownName, first_line
 from equipoise.measures.audit_spec import AuditSpec
 from equipoise.measures.calibration import REASONS, TOO_FEW, WITHHELD
 from equipoise.measures.disclosure import table_from, table_to_dict
+from equipoise.measures.families import comparisons_of, shrunken_gaps
 from equipoise.measures.intervals import INSUFFICIENT_DATA, Estimate
 from equipoise.measures.measure_table import GAPS, OVERALL, QUOTIENTS, Gap, canonical_name
 from equipoise.measures.moments import Moments
-from equipoise.measures.permutation import comparisons_of, shrunken_gaps
 from equipoise.measures.score_measures import ALL_ROWS, CURVE_COLUMNS, SCORE_MEASURES
 from equipoise.measures.thresholds import DescribedRule, Rule, Threshold
 from equipoise.presenting import html_of, write_page
@@ -43,7 +43,7 @@ GAP_COLUMNS = [
     *("detectable", "patients", "few", "note"),
 ]
 AUDIT_SCHEMA, AUDITS_SCHEMA = "equipoise.audit", "equipoise.audits"  # schemas of the audit of one label, and of several
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 SAVED_SETTINGS = ("level", "seed", "min_patients", "specificity", "sensitivity")  # in JSON; thresholds are in `curves`
 
 
@@ -73,7 +73,7 @@ class LabelAudit:
     """The audit of one label. `["eod"]` is a gap or a performance measure with its interval; `groups` has one row per group.
 
     With more than two groups (or several attributes) `["eod"]` is the gap with the largest absolute value; `gaps` has all, each with
-    its permutation p-value. `clear` marks findings after adjustment for all `comparisons`, of all labels together.
+    its p-value. `clear` marks findings after adjustment for all `comparisons`, of all labels together.
     """
 
     estimates: dict[str, Estimate]
@@ -107,6 +107,11 @@ class LabelAudit:
     def by_threshold(self) -> pd.DataFrame:
         """Decisions at other thresholds: one row per group, label and threshold; none of a table that was read in batches."""
         return self.details["by_threshold"]()
+
+    @cached_property
+    def permutation(self) -> pd.DataFrame:
+        """The permutation p-value of each row of `gaps` (`p_permutation`); NaN for a table that was read in batches."""
+        return self.details["permutation"]()
 
     def __getstate__(self) -> dict[str, Any]:
         """The values without the rows of patients from which details are computed."""
@@ -191,7 +196,7 @@ class LabelAudit:
             **({} if self.baseline is None else {"baseline": self.baseline.to_dict()}),
             **{name: estimate.to_dict() for name, estimate in self.estimates.items()},
             "groups": records(self.groups.rename_axis("group").reset_index()),
-            "gaps": records(self.gaps),
+            "gaps": records(self.gaps.join(self.permutation)),
             **({"shrunken_gaps": records(self.shrunken())} if self.settings.shrink else {}),
             "curves": records(self.curves),
             "by_threshold": table_to_dict(self.by_threshold),
@@ -406,10 +411,10 @@ OF_SCORES: Kinds = {
 }
 OF_GAPS: Kinds = {
     **{**dict.fromkeys(GAP_COLUMNS, NUMBER), **NAME_COLUMNS, "measure": TEXT, "reference": TEXT},
-    **{"clear": FLAG, "few": FLAG, "patients": COUNT},
+    **{"clear": FLAG, "few": FLAG, "patients": COUNT, "p_permutation": NUMBER},
 }
 OF_CURVES: Kinds = {**dict.fromkeys(CURVE_COLUMNS, NUMBER), "attribute": TEXT, "group": TEXT}
-SHARE_COLUMNS = {*OF_RATES, "p_value", "p_adjusted", "threshold"}
+SHARE_COLUMNS = {*OF_RATES, "p_value", "p_adjusted", "p_permutation", "threshold"}
 
 
 def _frame(name: str, records: Sequence[Mapping[str, Any]], kinds: Kinds) -> pd.DataFrame:
@@ -431,7 +436,7 @@ def _label(plain: Mapping[str, Any]) -> LabelAudit:
 
     curves = _frame("curves", plain["curves"], OF_CURVES)
     kinds = OF_GROUPS | OF_SCORES if "sampled" in plain["groups"][0] else OF_GROUPS
-    groups = _frame("groups", plain["groups"], kinds).set_index("group")
+    groups, gaps = _frame("groups", plain["groups"], kinds).set_index("group"), _frame("gaps", plain["gaps"], OF_GAPS)
     measures = {*OVERALL, *GAPS, *QUOTIENTS}  # other measures are sums of rates, known by their form
     estimates = {
         name: each
@@ -448,7 +453,7 @@ def _label(plain: Mapping[str, Any]) -> LabelAudit:
     return LabelAudit(
         estimates={name: _read_dataclass(Estimate, each) for name, each in estimates.items()},
         groups=groups,
-        gaps=_frame("gaps", plain["gaps"], OF_GAPS),
+        gaps=gaps.drop(columns="p_permutation"),
         rule=rule,
         missing=dict(plain["missing_attribute_share"]),
         references=dict(plain["references"]),
@@ -460,7 +465,11 @@ def _label(plain: Mapping[str, Any]) -> LabelAudit:
         settings=AuditSpec(**plain["settings"], thresholds=tuple(sorted(curves["threshold"].unique())), shrink="shrunken_gaps" in plain),
         varying=tuple(GroupConflicts(name, int(count), conflicts) for name, count in varying.items() if conflicts in CONFLICTS),
         comparisons=int(plain["comparisons"]),
-        details={"curves": curves.copy, "by_threshold": table_from(plain["by_threshold"]).copy},
+        details={
+            "permutation": gaps[["p_permutation"]].copy,
+            "curves": curves.copy,
+            "by_threshold": table_from(plain["by_threshold"]).copy,
+        },
         weighted=bool(plain["weighted"]),
         baseline=None if plain.get("baseline") is None else _read_dataclass(Baseline, plain["baseline"]),
         label=str(plain["label"]),

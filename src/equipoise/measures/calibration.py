@@ -16,7 +16,7 @@ that the slope stays finite if the scores separate the labels. It has only two p
 flexible curve, and because an affine map of the logit can be part of a network's last layer.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -25,12 +25,16 @@ import numpy.typing as npt
 from equipoise.data import FloatArray, IntArray
 from equipoise.measures.cells import ratio, sums_at
 from equipoise.measures.intervals import Limits, bisect, fewer_clusters, student, wilson
-from equipoise.measures.moments import Clusters
+from equipoise.measures.measure_table import Ratio
+from equipoise.measures.moments import Clusters, sum_columns
 
 NEWTON_STEPS = 50  # iterations at most; five are usual, near separation it takes more
 HALVINGS = 40  # of the distance to a limit, far more precise than what is printed
 NEWTON_TOLERANCE = 1e-10
 INTERCEPT_BINS = 1024  # bins of the logit per group, for the limits of the intercept: the sums over rows are smooth in the logit
+MANY_SURPRISES = 30  # with fewer, and fewer rows than these that the scores say are, scores are nearly certain
+MANY_CLAIMED = 10
+SURPRISES = {"surprise": Ratio((0, 1, -1), (1, 0, 0), (0, 1, 1))}  # columns: rows, surprises above and below 1/2
 MAX_LEVERAGE_FACTOR = 4.0  # largest factor by which a patient's contribution to a variance is increased for the leverage of that patient
 ENOUGH, TOO_FEW, CONSTANT, SEPARATED, CERTAIN = "", "few", "constant", "separated", "certain"
 WITHHELD = "withheld"  # because the measures of a smaller group would follow
@@ -68,7 +72,14 @@ class ScoredRows:
         clusters = Clusters.of(codes, groups, units)
         p, label = (np.asarray(values, dtype=np.float64)[clusters.rows] for values in (score, y))
         w, rank = np.ones(len(p)) if weight is None else weight[clusters.rows], p if logit is None else logit[clusters.rows]
-        return cls(clusters, p, label, w, rank, np.minimum(clusters.patients(label == 0), clusters.patients(label == 1)))
+        return cls(
+            replace(clusters, rows=np.arange(len(p))),
+            p,
+            label,
+            w,
+            rank,
+            np.minimum(clusters.patients(label == 0), clusters.patients(label == 1)),
+        )
 
 
 def brier(rows: ScoredRows, level: float, least: int) -> Limits:
@@ -76,11 +87,8 @@ def brier(rows: ScoredRows, level: float, least: int) -> Limits:
     clusters, w = rows.clusters, rows.weight
     total = clusters.sum(w)
     loss = (rows.score - rows.y) ** 2
-    value = ratio(clusters.sum(w * loss), total)
+    value, variance, degrees = clusters.mean(loss, w)
     patients = clusters.patients()
-    residual = w * (loss - value[clusters.code])
-    variance = ratio(clusters.squares(residual), total**2) * clusters.finite
-    degrees = clusters.degrees(clusters.by_patient(residual))
     # If the scores are nearly certain and no row is wrong, the observed variance is smaller than the scores imply.
     expected = rows.score * (1 - rows.score)
     expected_mean = ratio(clusters.sum(w * expected), total)
@@ -142,17 +150,41 @@ def recalibration_limits(rows: ScoredRows, level: float, least: int) -> tuple[Li
     known, margin = np.isfinite(offset), (ends[1] - ends[0]) / 2
     mu = expit(x + np.where(known, offset, 0.0)[clusters.code])
     residual = w * (np.where(np.isin(rows.score, (0.0, 1.0)), 0.0, rows.score - mu) - difference[clusters.code])
-    variance = ratio(clusters.squares(residual), total**2) * np.nan_to_num(clusters.finite)
+    variance = ratio(clusters.squares(residual), total**2)
     share = np.maximum(1 - np.nan_to_num(ratio(margin**2, difference**2), nan=1.0), 0.0)
-    t = student(np.maximum(patients - 1, 1.0), level)
+    _, spread, degrees = clusters.mean(rows.score - label, w)
+    t = student(degrees, level)
     shift = t * np.where(known, np.sqrt(variance * share), 0.0)
     ends = [difference + sign * np.hypot(end - difference, shift) for sign, end in zip((-1.0, 1.0), ends, strict=True)]
     # Scores of exactly 0 or 1 that are wrong have no place on the logit scale: value ± t standard errors.
-    variance = ratio(clusters.squares(w * (rows.score - label - difference[clusters.code])), total**2) * clusters.finite
-    half = t * np.sqrt(variance)
-    low, high = (np.where(wrong, difference + sign * half, end) for sign, end in zip((-1, 1), ends, strict=True))
+    half = t * np.sqrt(spread)
+    ends = [np.where(wrong, difference + sign * half, end) for sign, end in zip((-1, 1), ends, strict=True)]
+    certain_scores, *certain_ends = _nearly_certain(rows, level)
+    low, high = (np.where(certain_scores, one, end) for one, end in zip(certain_ends, ends, strict=True))
     why = np.where(patients < least, TOO_FEW, ENOUGH)
     return intercept, slopes, _limits(difference, np.fmin(low, difference), np.fmax(high, difference), patients, why)
+
+
+def _nearly_certain(rows: ScoredRows, level: float) -> tuple[npt.NDArray[np.bool_], FloatArray, FloatArray]:
+    """Whether the scores of each group are nearly certain and few labels are surprises, and limits for that case (groups,).
+
+    A surprise is a label on the other side of 1/2 than its score. With r the nearer of 0 and 1, mean(score - label) = mean(score - r) +
+    mean(r - label). The first is known well. The second is the share of surprises with r = 1 minus that with r = 0, which has Tango's
+    limits; the distances of both are added like standard errors. Neither limit implies a share of labels beyond 0 and 1.
+    """
+    clusters, w, nearer = rows.clusters, rows.weight, (rows.score >= 0.5).astype(np.float64)
+    columns = [np.ones(len(w)), nearer * (1 - rows.y), (1 - nearer) * rows.y]
+    surprise = sum_columns(SURPRISES, columns, clusters, w)
+    size = surprise["surprise"].size
+    found, claimed = surprise["surprise"].either * size, ratio(clusters.sum(w * np.abs(rows.score - nearer)), clusters.sum(w)) * size
+    certain = (found < MANY_SURPRISES) & (claimed < np.maximum(MANY_CLAIMED, found / 2))
+    if not certain.any():
+        return certain, size, size
+    means = [clusters.mean(values, w) for values in (rows.score - nearer, rows.score)]
+    (value, half), (mean, half_mean) = ((each, student(df, level) * np.sqrt(np.nan_to_num(v))) for each, v, df in means)
+    share, low, high = surprise.signed({"surprise": 1.0}).limits(level)
+    ends = [value + share + sign * np.hypot(end - share, half) for sign, end in ((-1, low), (1, high))]
+    return certain, np.maximum(ends[0], mean - half_mean - 1), np.minimum(ends[1], mean + half_mean)
 
 
 def _intercepts(clusters: Clusters, x: FloatArray, y: FloatArray, w: FloatArray, level: float) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -173,11 +205,17 @@ def _intercepts(clusters: Clusters, x: FloatArray, y: FloatArray, w: FloatArray,
     at = np.where(inside, a, np.where(total > 0, np.where(positives > 0, np.inf, -np.inf), np.nan))
     mu = expit(x + at[clusters.code])
     residual = w * (y - mu)
-    model, unclustered, clustered = clusters.sum(w**2 * mu * (1 - mu)), clusters.sum(residual**2), clusters.squares(residual)
+    model, unclustered = clusters.sum(w**2 * mu * (1 - mu)), clusters.sum(residual**2)
+    own, information = clusters.by_patient(residual), clusters.by_patient(w * mu * (1 - mu))
+    clustered = clusters.spread(
+        own, np.nan_to_num(ratio(information, sums_at(clusters.group, information, clusters.groups)[clusters.group]))
+    )
+    clustered = np.where(clusters.repeated, clustered, clusters.squares(residual))
     known = np.isfinite(at)
-    effect = np.maximum(ratio(unclustered, model), 1.0) * np.maximum(ratio(clustered, unclustered), 1.0)
+    effect = np.maximum(ratio(unclustered, model), 1.0) * np.maximum(np.nan_to_num(ratio(clustered, unclustered)), 1.0)
     effect = np.where(known, effect, ratio(clusters.squares(w), clusters.sum(w**2)))
-    t = student(np.where(clusters.repeated, np.maximum(clusters.patients() - 1, 1.0), np.inf), level)
+    degrees = clusters.degrees(own, w * np.sqrt(mu * (1 - mu)))
+    t = student(np.where(clusters.repeated, degrees, np.inf), level)
     scale = t * np.sqrt(effect)
 
     least, most = float(x.min(initial=0.0)), float(x.max(initial=0.0))
@@ -215,8 +253,8 @@ def _intercepts(clusters: Clusters, x: FloatArray, y: FloatArray, w: FloatArray,
 def _slope(clusters: Clusters, x: FloatArray, y: FloatArray, w: FloatArray, estimable: npt.NDArray[np.bool_]) -> tuple[FloatArray, ...]:
     """The slope of each group (groups,), with its variance and degrees of freedom.
 
-    The variance is the cluster-robust one, each patient's residuals corrected for their leverage (like CR2 of Bell and McCaffrey 2002), or
-    that of the fitted model, whichever is larger: with few events, residuals underestimate the variance.
+    The variance is the sum of squares of the changes without each patient (CR3), or that of the fitted model, whichever is larger: with few
+    events, residuals underestimate the variance.
     """
     fit = _fit(clusters, x, y, w, estimable)
     (h00, h01, h11), det, z, group = fit.information, fit.determinant, fit.z, clusters.group
@@ -228,14 +266,14 @@ def _slope(clusters: Clusters, x: FloatArray, y: FloatArray, w: FloatArray, esti
     others_det = others[0] * others[2] - others[1] ** 2
     deletion = np.nan_to_num(ratio(others[0] * score1 - others[1] * score0, others_det))  # the change of the slope without the patient
     limit = MAX_LEVERAGE_FACTOR * np.abs(influence)
-    robust = sums_at(
-        group, influence * np.clip(np.where(others_det > 0, deletion, MAX_LEVERAGE_FACTOR * influence), -limit, limit), clusters.groups
-    )
-    model = ratio(clusters.sum(w * v * (h00[clusters.code] * z - h01[clusters.code]) ** 2), det**2)
-    uncorrected = sums_at(group, influence**2, clusters.groups) * np.nan_to_num(clusters.finite)
-    variance = np.maximum(np.maximum(robust, uncorrected), model)
+    deletion = np.clip(np.where(others_det > 0, deletion, MAX_LEVERAGE_FACTOR * influence), -limit, limit)
+    robust = sums_at(group, deletion**2, clusters.groups) * np.nan_to_num(clusters.finite)
+    contribution = (h00[clusters.code] * z - h01[clusters.code]) / np.where(det > 0, det, np.nan)[clusters.code]
+    model = clusters.sum(w * v * contribution**2)
+    variance = np.maximum(robust, model)
+    degrees = clusters.degrees(influence, np.nan_to_num(contribution * np.sqrt(w * v)))
     slope = np.where(estimable, fit.beta[1] / fit.sd, np.nan)
-    return slope, np.where(estimable, variance / fit.sd**2, np.nan), clusters.degrees(influence)
+    return slope, np.where(estimable, variance / fit.sd**2, np.nan), degrees
 
 
 class _Fit(NamedTuple):

@@ -30,10 +30,11 @@ from equipoise.measures.audit_spec import NONE_OF_THE_LABELS, AuditSpec, thresho
 from equipoise.measures.calibration import REASONS, TOO_FEW, WITHHELD
 from equipoise.measures.cells import Cells, estimated_rates, normalise_weights, ratio
 from equipoise.measures.disclosure import BY_THRESHOLD, GroupCounts, Parts, ShownGroups, by_threshold, shown_scores
+from equipoise.measures.families import comparisons_of, critical_value, family_decisions
 from equipoise.measures.intervals import INSUFFICIENT_DATA, Estimate, Limits, detectable_gap, fewer_clusters
 from equipoise.measures.measure_table import MEASURES, OVERALL_SCORE_MEASURES, measure_of, missed_case_worth
-from equipoise.measures.moments import Moments, SignedSum, concatenate_sums, moments_of, moments_of_scores, units_of
-from equipoise.measures.permutation import adjusted, comparisons_of, joint_levels, p_values
+from equipoise.measures.moments import Moments, SignedSum, concatenate_sums, level_of, moments_of, moments_of_scores, units_of
+from equipoise.measures.permutation import p_values
 from equipoise.measures.score_measures import (
     ALL_ROWS,
     CURVE_COLUMNS,
@@ -157,7 +158,6 @@ class AttributeEstimates:
     moments: Moments
     aurocs: Limits
     measured: MeasuredRows | None  # None if there are no scores, only decisions
-    p_values: Callable[..., Mapping[str, FloatArray]]  # by measure (groups - 1,), given the number of `comparisons` adjusted for
     measures: tuple[str, ...]  # the gaps
 
     @cached_property
@@ -210,6 +210,7 @@ def _label_audit(
         **rest,
     )
     empty = {name: partial(pd.DataFrame, columns=columns) for name, columns in (("curves", CURVE_COLUMNS), ("by_threshold", BY_THRESHOLD))}
+    empty["permutation"] = partial(pd.DataFrame, {"p_permutation": np.full(len(audit.gaps), np.nan)})
 
     def curves() -> pd.DataFrame:
         """The decision curves of all rows together and of the groups of each attribute."""
@@ -242,9 +243,8 @@ def _audit_rows(source: Source, spec: AuditSpec, progress: Progress | None) -> t
             losses = None if sample[0] is scores else losses_of(scores.score, scores.y, a.codes, len(a.levels), units, scores.weight)
             overall = estimate_scores(*sample, spec, losses)
         if a is not everyone:
-            tests = partial(p_values, f, scores.y, a.codes, a.levels, scores.patients, spec.gaps, weight=scores.weight, seed=spec.seed)
             of_groups, areas = shown.groups[len(estimates)], aurocs(scores, a, units, spec.level)
-            estimates.append(AttributeEstimates(of_groups, moments_of_scores(scores, f, a), areas, overall, tests, spec.gaps))
+            estimates.append(AttributeEstimates(of_groups, moments_of_scores(scores, f, a), areas, overall, spec.gaps))
             if progress:
                 progress(len(estimates), steps)
     performance = estimate_performance(scores, f, spec.performance, spec)
@@ -254,8 +254,19 @@ def _audit_rows(source: Source, spec: AuditSpec, progress: Progress | None) -> t
     keys = table.ids if table.patients is None else table.patients
     hashed = pd.util.hash_array(np.asarray(keys, dtype=object)) * np.uint64(2) + table.y.astype(np.uint64)
     digest = f"{len(table)}-{int((hashed * (hashed >> np.uint64(7) | np.uint64(1))).sum(dtype=np.uint64)):016x}"
-    details = {"by_threshold": partial(by_threshold, scores, rule, spec.min_patients)} if has_scores else {}
+    details: dict[str, Any] = {"permutation": partial(_permutation, f, scores, shown.attributes, spec)}
+    if has_scores:
+        details["by_threshold"] = partial(by_threshold, scores, rule, spec.min_patients)
     return _label_audit(source, spec, shown.counts, estimates, performance, overall, len(scores), digest=digest, details=details)
+
+
+def _permutation(f: FloatArray, scores: Scores, attributes: Sequence[Attribute], spec: AuditSpec) -> pd.DataFrame:
+    """The permutation p-values of all gaps, in their order."""
+    found = []
+    for a in attributes:
+        by_measure = p_values(f, scores.y, a.codes, a.levels, scores.patients, spec.gaps, weight=scores.weight, seed=spec.seed)
+        found += [by_measure[measure] for measure in spec.gaps]
+    return pd.DataFrame({"p_permutation": np.concatenate([np.zeros(0), *found])})
 
 
 def _audit_parts(source: Source, spec: AuditSpec, progress: Progress | None) -> tuple[LabelAudit, Sequence[AttributeEstimates]]:
@@ -297,8 +308,8 @@ def _audit_parts(source: Source, spec: AuditSpec, progress: Progress | None) -> 
         of_groups = each.sample.attribute
         overall = estimate_scores(each.sample, of_groups, each.units, spec, each.losses) if source.has_scores else None
         if each is not everyone:
-            shown, tests = counts.shown(k, of_groups.codes), partial(each.p_values, spec.gaps, spec.seed)
-            estimates.append(AttributeEstimates(shown, each.moments, each.aurocs(spec.level), overall, tests, spec.gaps))
+            shown = counts.shown(k, of_groups.codes)
+            estimates.append(AttributeEstimates(shown, each.moments, each.aurocs(spec.level), overall, spec.gaps))
     performance = performance_of(spec.performance, everyone.moments, spec.level, everyone.ranked)
     rows = int(everyone.moments["selection_rate"].rows.sum())
     return _label_audit(source, spec, counts, estimates, performance, overall, rows)
@@ -415,20 +426,12 @@ def _tested_together(untested: Sequence[tuple[LabelAudit, Sequence[AttributeEsti
     """The audits of all labels, with p-values and simultaneous intervals adjusted over all labels together, and with headlines."""
     level = untested[0][0].settings.level
     gaps = pd.concat([audit.gaps.assign(label=k) for k, (audit, _) in enumerate(untested)], ignore_index=True)
-    comparisons = int(comparisons_of(gaps).max(initial=-1)) + 1
-    p, correlations = [np.zeros(0)], []
+    correlations = []
     for audit, estimates in untested:
         signed = {name: measure_of(name).coefficients for name in audit.settings.gaps}
-        for each in estimates:
-            tested = each.p_values(comparisons=comparisons)
-            p += [tested[name] for name in signed]
-            correlations.append((len(each.gaps.value), partial(each.moments.gap_correlation, signed)))
-    gaps = adjusted(gaps.assign(p_value=np.where(gaps["value"].notna(), np.concatenate(p), np.nan)), level)
-    levels = joint_levels(comparisons_of(gaps), gaps["few"].to_numpy(dtype=bool), correlations, level)
-    usable = ~np.isnan(levels)
-    sums = concatenate_sums([each.gaps for _, estimates in untested for each in estimates])
-    _, low, high = (np.where(usable, end, np.nan) for end in sums.limits(np.where(usable, levels, 0.5)))
-    gaps = gaps.assign(simultaneous_low=low, simultaneous_high=high)
+        correlations += [(len(each.gaps.value), partial(each.moments.gap_correlation, signed)) for each in estimates]
+    gaps = family_decisions(gaps, concatenate_sums([each.gaps for _, estimates in untested for each in estimates]), level, correlations)
+    comparisons = int(comparisons_of(gaps).max(initial=-1)) + 1
     audits = []
     for k, (audit, _) in enumerate(untested):
         frame = gaps[gaps["label"] == k].drop(columns="label").reset_index(drop=True)
@@ -515,15 +518,14 @@ def simultaneous_gaps(scores: Scores, f: FloatArray, measure: str, settings: Aud
     gap = sums.gap(signed)
     _, patients, few = _patients(sums, signed)
     known = (patients >= settings.min_patients) & ~np.isnan(gap.total)
-    small = few | ((known & ~few).sum() < 2)  # a single gap has no maximum over others
     correlations = [(len(known), partial(sums.gap_correlation, {measure: signed}))]
-    levels = joint_levels(np.where(known, np.arange(len(known)), -1), small, correlations, 1 - (1 - settings.level) / labels)
-    limits = {level: gap.limits(level) for level in (settings.level, *np.unique(levels[known]).tolist())}
+    joint = critical_value(known, few, correlations, 1 - (1 - settings.level) / labels)
+    limits, simultaneous = gap.limits(settings.level), gap.limits(level_of(joint))
     estimates = []
     for k, group in enumerate(scores.attribute.others):
         estimate = Estimate(np.nan, np.nan, np.nan, INSUFFICIENT_DATA)
         if known[k]:
-            (value, low, high), (_, lower, upper) = ([float(end[k]) for end in limits[at]] for at in (settings.level, float(levels[k])))
+            (value, low, high), (_, lower, upper) = ([float(end[k]) for end in ends] for ends in (limits, simultaneous))
             estimate = Estimate(value, low, high, few=bool(few[k]), simultaneous_low=lower, simultaneous_high=upper)
         estimates.append(replace(estimate, group=group, reference=scores.attribute.reference, patients=int(patients[k])))
     return estimates

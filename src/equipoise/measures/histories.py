@@ -9,6 +9,7 @@ changed, and damage anywhere in the file, are found.
 import hashlib
 import io
 import json
+import math
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -25,7 +26,7 @@ from equipoise.errors import BadInput, Misuse, did_you_mean, first_line, raise_a
 from equipoise.measures.audit import Audit, LabelAudit
 from equipoise.measures.intervals import Estimate
 from equipoise.measures.measure_table import PERFORMANCE, Gap, canonical_name, measure_of
-from equipoise.measures.moments import DECISION_RATIOS, Moments
+from equipoise.measures.moments import DECISION_RATIOS, SUM_SHAPES, Moments
 from equipoise.measures.monitoring import EXPECTED_CHANGE, Monitoring, follow
 
 
@@ -88,12 +89,10 @@ def _series(periods: SumsByPeriod, label: str, attribute: str) -> tuple[tuple[st
     return groups, series, returning
 
 
-HISTORY_SCHEMA, HISTORY_VERSION = "equipoise.history", 3
+HISTORY_SCHEMA, HISTORY_VERSION = "equipoise.history", 4
 PERIOD_NAME = re.compile(
     r"(?P<year>\d{4})(-(?P<month>0[1-9]|1[0-2])(-(?P<day>0[1-9]|[12]\d|3[01]))?|-(?P<quarter>Q[1-4])|-(?P<week>W[0-5]\d))?"
 )
-SUM_COLUMNS = ("n0", "n1", "s0", "s1")
-PRODUCT_INDICES = np.tril_indices(len(SUM_COLUMNS))  # of the products of sums
 AUDIT_FIELDS = {
     "name": str,
     "decision": str,
@@ -104,14 +103,8 @@ AUDIT_FIELDS = {
     "patients": int,
     "digest": str,
 }
-PRODUCTS = [f"{SUM_COLUMNS[b]}_{SUM_COLUMNS[a]}" for a, b in zip(*PRODUCT_INDICES, strict=True)]
-SUM_AND_COUNT_COLUMNS = [
-    *SUM_COLUMNS,
-    *PRODUCTS,
-    *(f"rows_{name}" for name in DECISION_RATIOS),
-    *(f"patients_{name}" for name in DECISION_RATIOS),
-    *(f"returning_{name}" for name in PRODUCTS),
-]
+KEPT_SUMS = {**SUM_SHAPES, "returning": SUM_SHAPES["second"]}
+SUM_AND_COUNT_COLUMNS = ["_".join([name, *map(str, place)]) for name, shape in KEPT_SUMS.items() for place in np.ndindex(*shape)]
 PARQUET_TYPES = {str: "string", float: "double", int: "int64", bool: "bool"}
 COLUMN_TYPES = {
     **dict.fromkeys(("period", "label", "attribute", "group"), "string"),
@@ -376,8 +369,7 @@ def _period_table(periods: SumsByPeriod) -> Any:
             about |= {"audit_patients": -1 if audit.patients is None else audit.patients, "audit_digest": audit.digest or ""}
             for attribute, groups in audit.groups.items():
                 sums = audit.sums[attribute]
-                products = (each[:, *PRODUCT_INDICES] for each in (sums.second, audit.returning[attribute]))
-                numbers = np.hstack([sums.total, next(products), sums.rows, sums.units, next(products)])
+                numbers = np.hstack([each.reshape(len(groups), -1) for each in (*sums.arrays(), audit.returning[attribute])])
                 for k, group in enumerate(groups):
                     where = (period, audit.label, attribute, group, attribute in audit.intersections, k)
                     rows.append(dict(zip(COLUMN_TYPES, (*where, *map(float, numbers[k]), *about.values()), strict=True)))
@@ -420,16 +412,14 @@ def _unit_of_time(period: str) -> tuple[bool, ...]:
 
 def _sums_from_rows(label: str, rows: pd.DataFrame) -> AuditSums:
     """The sums of one label of one period, from its rows in the file."""
-    groups, sums, returning, size = {}, {}, dict[str, FloatArray](), len(SUM_COLUMNS)
+    groups, sums, returning = {}, {}, dict[str, FloatArray]()
     for attribute, unsorted in rows.groupby("attribute", sort=False):
         frame = unsorted.sort_values("position")
-        ends = np.cumsum([size, len(PRODUCTS), len(DECISION_RATIOS), len(DECISION_RATIOS)])
-        total, pairs, counts, units, again = np.split(frame[SUM_AND_COUNT_COLUMNS].to_numpy(np.float64), ends, axis=1)
-        second, returning[str(attribute)] = np.zeros((2, len(frame), size, size))
-        for products, values in ((second, pairs), (returning[str(attribute)], again)):
-            products[:, *PRODUCT_INDICES] = products[:, *PRODUCT_INDICES[::-1]] = values
+        numbers, shapes = frame[SUM_AND_COUNT_COLUMNS].to_numpy(np.float64), KEPT_SUMS.values()
+        parts = np.split(numbers, np.cumsum([math.prod(shape) for shape in shapes])[:-1], axis=1)
+        *arrays, returning[str(attribute)] = (each.reshape(len(frame), *shape) for each, shape in zip(parts, shapes, strict=True))
         groups[str(attribute)] = tuple(map(str, frame["group"]))
-        sums[str(attribute)] = Moments(DECISION_RATIOS, total, second, counts, units)
+        sums[str(attribute)] = Moments(DECISION_RATIOS, *arrays)
     about: dict[str, Any] = {name: kind(rows[f"audit_{name}"].iloc[0]) for name, kind in AUDIT_FIELDS.items()}
     about |= {"patients": None if about["patients"] < 0 else about["patients"], "digest": about["digest"] or None}
     crossed = tuple(map(str, rows["attribute"][rows["intersection"]].unique()))

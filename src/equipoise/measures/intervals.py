@@ -43,7 +43,7 @@ class Estimate:
     group: str = ""
     reference: str = ""
     detectable: float = float("nan")  # minimum gap detectable with 80 % power; NaN if even the largest possible gap is not detectable
-    p_value: float = float("nan")  # of a gap: by permutation of the groups
+    p_value: float = float("nan")  # of a gap: one minus the level at which its interval ends at zero
     p_adjusted: float = float("nan")  # for all comparisons of the audit
     simultaneous_low: float = float("nan")  # limits that hold simultaneously with those of all other gaps of the audit
     simultaneous_high: float = float("nan")

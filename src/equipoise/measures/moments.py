@@ -1,16 +1,22 @@
 """Patients as the unit of sampling: sums over the rows of each patient, and what follows from them: rates, gaps, limits and p-values.
 
-A rate is a ratio of two sums over patients, so its variance between patients (cluster-robust, linearised) is a quadratic form in the second
-moments of the sums. Its effective sample size follows: the number of independent rows that would estimate the rate as precisely.
+A rate is a ratio of two sums over patients, R = sum a / sum b, so its variance between patients follows from e = a - R b and from the share
+of the rows that each patient has, h = b / sum b. A patient with a large share pulls the rate towards its own, which makes e too small:
 
-If some patients have many more rows than others, or much larger sample weights, that variance rests on these few. Its degrees of freedom
-are therefore K - 1, with K the effective number of patients in the denominator (see `kish`). The finite-sample factor corrects the bias of
-residuals from an estimated rate: with weights w = n / sum of n, n the weight of a patient's rows, their squares are too small by the factor
-1 + sum w^2 - 2 sum w^3 / sum w^2. That is 1 - 1 / K for equal n; in general, the last sum is taken from a gamma distribution of n with the
-observed variance. With one row per patient and unequal weights, the effective sample size is K at most.
+    V = (G - 1) / G * sum (e / (1 - h))^2 / (sum b)^2          CR3, G patients (Bell and McCaffrey 2002)
 
-If the rate is the same in all patients, as a rate of 0 or 1 is, that quadratic form is 0 up to rounding errors, which depend on the order
-of the rows. Such a variance counts as 0.
+The sum follows from sum e^2, sum e^2 h and sum e^2 h^2, exactly if the shares are equal or if one patient has most of a rate's rows, and so
+from power sums of a and b that add up over disjoint sets of patients. If few patients have most rows, V rests on these few. Its degrees of
+freedom are Satterthwaite's under a common correlation rho of the rows of a patient:
+
+    rho = (sum e^2 / (R (1 - R)) - sum b) / sum b (b - 1), between 0 and 1        v = h^2 (rho + (1 - rho) / b)
+    degrees = (sum v)^2 / sum v^2
+
+The effective sample size is the number of independent rows that would estimate the rate as precisely. With one row per patient and unequal
+weights, it is the effective number of patients at most (see `kish`). If the rate is the same in all patients, as a rate of 0 or 1 is, V is
+0 up to rounding errors, which depend on the order of the rows, and counts as 0.
+
+A patient with rows in a group and in the reference has one influence on the gap between them: the covariance of both rates is subtracted.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,6 +35,7 @@ from equipoise.measures.measure_table import RATIOS, Ratio
 
 BLOCK_ELEMENTS = 4_000_000  # elements of one block of multiplicities: memory is O(block), whatever the number of draws
 FURTHEST, P_VALUE_STEPS = 7.0, 14  # largest number of standard errors in the search for a p-value (2.6e-12), and the steps of that search
+LEAST_REST = 1e-3  # share of the rows of all other patients: a patient with nearly all rows counts as having no more than the rest
 VARIANCE_ROUNDING = 1e-12  # a variance below this share of the terms whose differences make it up is rounding error
 _erf, _erfc = (np.vectorize(each, otypes=[np.float64]) for each in (erf, erfc))
 
@@ -52,6 +59,7 @@ class Clusters:
     groups: int
     place: IntArray | None  # (k,) the cluster of each row; None if every row is its own cluster
     group: IntArray  # (clusters,) the group of each cluster
+    unit: IntArray | None = None  # (clusters,) the patient of each cluster; None if every row is its own cluster
 
     @classmethod
     def of(cls, codes: IntArray, groups: int, units: IntArray) -> "Clusters":
@@ -62,7 +70,7 @@ class Clusters:
         if width == len(units):
             return cls(rows, code, groups, None, code)
         pairs, place = distinct_keys(code * width + units[rows], groups * width)
-        return cls(rows, code, groups, place, pairs // width)
+        return cls(rows, code, groups, place, *np.divmod(pairs, width))
 
     def sum(self, values: npt.ArrayLike) -> FloatArray:
         """The sum of row values (k,) in each group (groups,)."""
@@ -87,29 +95,57 @@ class Clusters:
 
     @cached_property
     def finite(self) -> FloatArray:
-        """The small-sample correction P / (P - 1) of a variance between the patients of each group (groups,); NaN for one patient."""
-        return ratio(self.patients(), np.maximum(self.patients() - 1, 0.0))
+        """The small-sample factor (P - 1) / P of a variance between the patients of each group (groups,); NaN for one patient."""
+        patients = self.patients()
+        return np.where(patients > 1, ratio(patients - 1, patients), np.nan)
 
-    @cached_property
-    def effective_patients(self) -> FloatArray:
-        """The effective number of patients given their numbers of rows (groups,); all of them if these are equal."""
-        return np.nan_to_num(kish(self.sum(1.0), self.squares(np.ones(len(self.rows)))))
+    def spread(self, contributions: FloatArray, share: FloatArray) -> FloatArray:
+        """The variance of the sum of the contributions of the patients of each group (CR3), with the share of each in its group."""
+        return sums_at(self.group, (contributions / np.maximum(1 - share, LEAST_REST)) ** 2, self.groups) * self.finite
 
-    def degrees(self, contributions: FloatArray) -> FloatArray:
-        """Degrees of freedom of the sum of squares of patients' contributions (clusters,), by group (Satterthwaite).
+    def degrees(self, contributions: FloatArray, deviations: FloatArray) -> FloatArray:
+        """Satterthwaite's degrees of freedom of `spread` (groups,), under a common correlation of the rows of a patient.
 
-        They are at most the effective number of patients, given their rows, minus 1. If every patient has one row, they are patients - 1.
+        `contributions` are those of patients, and `deviations` the standard deviations of the contributions of rows, signed. Infinite if no
+        patient has several rows and all deviations are equal.
 
         >>> four = Clusters.of(np.zeros(8, int), 1, np.arange(8) // 2)
-        >>> four.degrees(np.array([1.0, -1.0, 1.0, -1.0])).tolist(), four.degrees(np.array([9.0, -1.0, 1.0, -1.0])).round(1).tolist()
-        ([3.0], [2.9])
+        >>> four.degrees(np.array([2.0, -2.0, 2.0, -2.0]), np.ones(8)).tolist()
+        [4.0]
         """
-        most = np.maximum(self.effective_patients - 1, 1.0)
-        if self.place is None:
-            return most
-        second, fourth = (sums_at(self.group, contributions**k, self.groups) for k in (2, 4))
-        spread = fourth - ratio(second**2, self.patients())
-        return np.clip(np.nan_to_num(ratio(2 * second**2, spread), nan=np.inf), 1.0, most)
+        apart, joint = self.by_patient(deviations**2), self.by_patient(deviations) ** 2
+        return satterthwaite(
+            *(sums_at(self.group, each, self.groups) for each in (contributions**2, apart, joint, apart**2, apart * joint, joint**2))
+        )
+
+    def mean(self, values: FloatArray, weight: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """The weighted mean of row values in each group, its variance between patients and the degrees of freedom of that (groups,)."""
+        total = self.sum(weight)
+        value = ratio(self.sum(weight * values), total)
+        residual, mass = weight * (values - value[self.code]), self.by_patient(weight)
+        own = self.by_patient(residual)
+        deviation = np.sqrt(np.nan_to_num(ratio(self.sum(weight * (values - value[self.code]) ** 2), total)))
+        variance = ratio(self.spread(own, mass / total[self.group]), total**2)
+        return value, variance, self.degrees(own, weight * deviation[self.code])
+
+
+def satterthwaite(
+    observed: FloatArray, apart: FloatArray, joint: FloatArray, apart2: FloatArray, both: FloatArray, joint2: FloatArray
+) -> FloatArray:
+    """Degrees of freedom of a sum of squares over patients, under a common correlation of the rows of a patient.
+
+    `apart` and `joint` are the expected sums of squares if rows of a patient are independent, or perfectly correlated; the correlation is
+    the one at which the expected sum is the one `observed`. The others are sums over patients of squares and products of their parts.
+
+    >>> satterthwaite(*(np.array(x) for x in (8.0, 4.0, 8.0, 4.0, 8.0, 16.0))).tolist()  # four patients with two equal rows each
+    4.0
+    """
+    repeated = joint > apart * (1 + 1e-9)
+    rho = np.clip(np.where(repeated, ratio(observed - apart, np.where(repeated, joint - apart, 1.0)), 0.0), 0.0, 1.0)
+    rho = np.where(observed > 0, rho, 1.0)  # if nothing varies, a patient counts as one row
+    rest = 1 - rho
+    degrees = ratio((rho * joint + rest * apart) ** 2, rho**2 * joint2 + 2 * rho * rest * both + rest**2 * apart2)
+    return np.maximum(np.nan_to_num(degrees, nan=1.0), 1.0)
 
 
 def resample_counts(units: int, draws: int, seed: int, name: str = "bootstrap") -> Iterator[FloatArray]:
@@ -184,8 +220,8 @@ class SignedSum:
     def __getitem__(self, rows: slice) -> "SignedSum":
         return SignedSum(*(getattr(self, each.name)[rows] for each in fields(self)))
 
-    def minus(self, other: "SignedSum") -> "SignedSum":
-        """This sum minus that of other patients; rows broadcast."""
+    def minus(self, other: "SignedSum", between: FloatArray | None = None) -> "SignedSum":
+        """This sum minus another; rows broadcast. `between` are the correlations of their ratios (..., k, m) if they share patients."""
         rows = np.broadcast_shapes(self.value.shape[:-1], other.value.shape[:-1])
         sides = self, replace(other, signs=-other.signs)
         k, m = (side.value.shape[-1] for side in sides)
@@ -195,6 +231,8 @@ class SignedSum:
         ]
         correlation = np.zeros((*rows, k + m, k + m))
         correlation[..., :k, :k], correlation[..., k:, k:] = self.correlation, other.correlation
+        if between is not None:
+            correlation[..., :k, k:], correlation[..., k:, :k] = between, np.swapaxes(between, -1, -2)
         return SignedSum(*[*terms, correlation])
 
     @property
@@ -234,13 +272,19 @@ class SignedSum:
     def p_values(self) -> FloatArray:
         """One minus the level at which the interval of each sum ends at zero (...,).
 
-        That level is found by regula falsi, halving the value at an end that stays (the Illinois method).
-
         >>> rows = moments_of(np.repeat([1, 0, 1, 0], [90, 10, 70, 30]), np.ones(200), np.arange(200) // 100, 2, np.arange(200))
         >>> gap = rows.gap({"tpr": 1.0})
         >>> low, high = (float(end[0]) for end in gap.limits(1 - float(gap.p_values()[0]))[1:])
         >>> low < 0.0, abs(high) < 1e-4
         (True, True)
+        """
+        p: FloatArray = _erfc(self.z_values() / sqrt(2))
+        return p
+
+    def z_values(self) -> FloatArray:
+        """The number of standard errors at which the interval of each sum ends at zero (...,), at most `FURTHEST`.
+
+        It is found by regula falsi, halving the value at an end that stays (the Illinois method).
         """
         total = self.total
         z = inner = np.zeros(total.shape)
@@ -257,7 +301,7 @@ class SignedSum:
             excluded = limit > 0
             limit_inner, limit_outer = np.where(excluded, limit, limit_inner / 2), np.where(excluded, limit_outer / 2, limit)
             inner, outer = np.where(excluded, z, inner), np.where(excluded, outer, z)
-        return np.where(np.isnan(total), np.nan, np.where(total == 0, 1.0, _erfc(z / sqrt(2))))
+        return np.where(np.isnan(total), np.nan, np.where(total == 0, 0.0, z))
 
 
 def concatenate_sums(sums: Sequence[SignedSum]) -> SignedSum:
@@ -294,12 +338,23 @@ BEFORE_AND_AFTER: Columns = {  # columns: n0, n1, and the sums of decisions by l
 }
 
 
+POWERS = ((2, 1), (1, 2), (0, 3), (2, 2), (1, 3), (0, 4))  # of a patient's numerator and denominator
+SUM_SHAPES = {  # of one group, in JSON and in histories
+    "total": (4,),
+    "second": (4, 4),
+    "rows": (len(DECISION_RATIOS),),
+    "units": (len(DECISION_RATIOS),),
+    "powers": (len(DECISION_RATIOS), len(POWERS)),
+    "shared": (4, 4),
+}
+
+
 class RatioEstimates(NamedTuple):
     """A ratio of each group, and what it rests on (groups,)."""
 
     value: FloatArray  # NaN if the denominator is empty
     size: FloatArray  # effective sample size: rows / design effect, which is at least 1; of a ratio of 0 or 1, a patient counts as one row
-    degrees: FloatArray  # of freedom of the variance: effective patients - 1, or infinite if each has one row of the same weight
+    degrees: FloatArray  # of freedom of the variance (Satterthwaite); infinite if each patient has one row of the same weight
     either: FloatArray  # the sum of the two ratios that a difference compares; NaN if it is no difference
     rows: FloatArray  # in the denominator
     patients: FloatArray  # in the denominator
@@ -321,22 +376,21 @@ class Moments:
     second: FloatArray  # (groups, columns, columns): sums over patients of the products of their sums
     rows: FloatArray  # (groups, ratios): rows in the denominators, unweighted
     units: FloatArray  # (groups, ratios): patients in the denominators
+    powers: FloatArray  # (groups, ratios, 6): sums over patients of the POWERS of a and b, their parts of numerator and denominator
+    shared: FloatArray  # (groups, columns, columns): sums over patients of the products of their sums in the group and in the reference
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any], groups: int) -> "Moments":
         """The moments written by `to_dict`; raises a ValueError if their shapes do not fit the number of groups."""
-        columns, ratios = len(next(iter(DECISION_RATIOS.values())).top), len(DECISION_RATIOS)
-        shapes = {"total": (groups, columns), "second": (groups, columns, columns), "rows": (groups, ratios), "units": (groups, ratios)}
-        arrays = {name: np.array(plain[name], dtype=np.float64) for name in shapes}
-        if any(
-            arrays[name].shape != shape or not (np.isfinite(arrays[name]) & (arrays[name] >= 0)).all() for name, shape in shapes.items()
-        ):
-            raise ValueError(f"sums: expected finite sums of {groups} groups")
+        arrays = {name: np.array(plain[name], dtype=np.float64) for name in SUM_SHAPES}
+        for name, shape in SUM_SHAPES.items():
+            if arrays[name].shape != (groups, *shape) or not (np.isfinite(arrays[name]) & (arrays[name] >= 0)).all():
+                raise ValueError(f"sums: expected finite sums of {groups} groups")
         return cls(DECISION_RATIOS, **arrays)
 
     def to_dict(self) -> dict[str, list[Any]]:
         """Plain values for JSON."""
-        return {name: array.tolist() for name, array in zip(("total", "second", "rows", "units"), self.arrays(), strict=True)}
+        return {name: array.tolist() for name, array in zip(SUM_SHAPES, self.arrays(), strict=True)}
 
     def taken(self, groups: Sequence[int] | IntArray) -> "Moments":
         """The moments of these groups, in this order."""
@@ -346,7 +400,8 @@ class Moments:
         """The moments with sample weights of mean 1, so that they can be added to moments whose weights have another scale."""
         rows, weight = float(self["selection_rate"].rows.sum()), float(self.total[:, :2].sum())
         scale = rows / weight if weight > 0 else 1.0
-        return replace(self, total=self.total * scale, second=self.second * scale**2)
+        powers = self.powers * scale ** np.array([each[0] + each[1] for each in POWERS])
+        return replace(self, total=self.total * scale, second=self.second * scale**2, powers=powers, shared=self.shared * scale**2)
 
     def __add__(self, other: "Moments") -> "Moments":
         if self.ratios != other.ratios:
@@ -355,13 +410,13 @@ class Moments:
 
     def arrays(self) -> tuple[FloatArray, ...]:
         """The sums, without the names of the ratios."""
-        return self.total, self.second, self.rows, self.units
+        return self.total, self.second, self.rows, self.units, self.powers, self.shared
 
     @cached_property
-    def _estimated(self) -> tuple[RatioEstimates, FloatArray]:
-        """All ratios (groups, ratios), and their cluster-robust covariances, linearised; NaN if a denominator has one patient.
+    def _estimated(self) -> tuple[RatioEstimates, FloatArray, FloatArray]:
+        """All ratios (groups, ratios), their cluster-robust covariances, and their slopes by column, scaled like the covariances.
 
-        The covariances are 0 for a ratio that is the same in all patients.
+        Covariances are NaN if a denominator has one patient, and 0 for a ratio that is the same in all patients.
         """
         ratios = list(self.ratios.values())
         sides = zip(*((each.top, each.bottom, each.either or each.top) for each in ratios), strict=True)
@@ -370,30 +425,41 @@ class Moments:
         tops, bottoms = self.total @ top.T, self.total @ bottom.T
         value = ratio(np.minimum(np.maximum(tops, np.where(is_difference, -bottoms, 0.0)), bottoms), bottoms)
         either = ratio(np.clip(self.total @ sum_of_both.T, 0.0, bottoms), bottoms)
-        whole = kish(bottoms, np.einsum("kc,gcd,kd->gk", bottom, self.second, bottom))
+        b2 = np.einsum("kc,gcd,kd->gk", bottom, self.second, bottom)
+        whole = kish(bottoms, b2)
         effective = np.where(whole < self.units * (1 - 1e-9), whole, self.units)  # all patients, unless their rows or weights are unequal
-        unequal, one = effective < self.units, np.ones_like(effective)
+        unequal, single = effective < self.units, self.rows <= self.units + 1e-9  # one row per patient
 
         slope = ratio(top - value[..., None] * bottom, bottoms[..., None])  # (groups, ratios, columns)
         terms = ((np.abs(slope) @ self.second) * np.abs(slope)).sum(-1)
         covariances = slope @ self.second @ slope.swapaxes(-1, -2)
-        varies = ~(np.diagonal(covariances, axis1=-2, axis2=-1) <= VARIANCE_ROUNDING * terms)
-        finite = ratio(effective, np.maximum(effective - 1, 0.0))  # finite-sample factors; NaN for one patient
-        if unequal.any():
-            third = np.fmin(ratio(2 - ratio(effective, self.units), effective), ratio(one, np.sqrt(effective)))
-            finite = np.where(unequal, ratio(one, 1 + ratio(one, effective) - 2 * third), finite)
-        factor = np.where(varies, np.sqrt(finite), finite * 0.0)
-        covariances = covariances * factor[..., None] * factor[..., None, :]
+        squares = np.diagonal(covariances, axis1=-2, axis2=-1)  # sum e^2 / (sum b)^2
+        varies = ~(squares <= VARIANCE_ROUNDING * terms)
+        aab, abb, b3, aabb, ab3, b4 = np.moveaxis(self.powers, -1, 0)
+        by_share = np.clip(ratio(aab - 2 * value * abb + value**2 * b3, bottoms**3), 0.0, squares)  # sum e^2 h / (sum b)^2
+        by_square = np.clip(ratio(aabb - 2 * value * ab3 + value**2 * b4, bottoms**4), 0.0, by_share)
+        h = np.minimum(np.nan_to_num(ratio(by_square, by_share)), 1 - LEAST_REST)
+        # sum e^2 / (1 - h)^2 = sum e^2 + 2 sum e^2 h + sum e^2 h^2 (3 - 2 h) / (1 - h)^2, the last with the mean share h
+        raised = 1 + ratio(2 * by_share + by_square * (3 - 2 * h) / (1 - h) ** 2, np.where(varies, squares, np.nan))
+        finite = np.where(self.units > 1, ratio(self.units - 1, self.units), np.nan)
+        factor = np.where(varies, np.sqrt(raised * finite), finite * 0.0)
+        covariances, slope = covariances * factor[..., None] * factor[..., None, :], slope * factor[..., None]
 
         variance = np.nan_to_num(np.diagonal(covariances, axis1=-2, axis2=-1))
-        unclustered = np.nan_to_num(ratio(np.nan_to_num(either - value**2), np.maximum(self.rows - 1, 0.0)))
+        of_row = np.nan_to_num(either - value**2)  # the variance of a row
+        unclustered = np.nan_to_num(ratio(of_row, np.maximum(self.rows - 1, 0.0)))
         spread = (unclustered > 0) & (variance > 0)
         effect = np.maximum(np.divide(variance, unclustered, out=np.ones_like(variance), where=spread), 1.0)
         size = np.where(spread, self.rows / effect, np.minimum(whole, self.rows))
-        single = self.rows <= self.units + 1e-9  # one row per patient
         size = np.where(single & unequal, np.minimum(size, effective), size)
-        degrees = np.where(single & ~unequal, np.inf, np.maximum(effective - 1, 1.0))
-        return RatioEstimates(value, size, degrees, np.where(is_difference, either, np.nan), self.rows, self.units, effective), covariances
+        mean = np.nan_to_num(ratio(bottoms, self.rows))  # the weight of a row
+        observed = np.where(varies, np.nan_to_num(ratio(squares * bottoms**2, of_row)), 0.0)
+        apart = ((b2, b4, b4), (mean * bottoms, mean**2 * b2, mean * b3))  # with one row per patient, and with several
+        first, second, product = (np.where(single, one, several) for one, several in zip(*apart, strict=True))
+        degrees = satterthwaite(observed, first, b2, second, product, b4)
+        degrees = np.where(single & ~unequal, np.inf, degrees)
+        either = np.where(is_difference, either, np.nan)
+        return RatioEstimates(value, size, degrees, either, self.rows, self.units, effective), covariances, slope
 
     def __getitem__(self, name: str) -> RatioEstimates:
         """A ratio of each group."""
@@ -418,18 +484,26 @@ class Moments:
         return SignedSum(*[signs, *(each[:, places] for each in self._estimated[0][:4]), correlation])
 
     def gap(self, coefficients: Mapping[str, float]) -> SignedSum:
-        """A signed sum of ratios of every group but the first, minus that of the first (groups - 1,).
-
-        Groups are treated as independent. If patients have rows in several groups, gaps vary less than that and the interval is
-        conservative.
-        """
+        """A signed sum of ratios of every group but the first, minus that of the first (groups - 1,), with one influence per patient."""
         signed = self.signed(coefficients)
-        return signed[1:].minus(signed[:1])
+        between = None
+        if self.shared[1:].any():
+            names = list(coefficients)
+            covariance, sd = self._with_reference(names), np.sqrt(np.diagonal(self.covariance(names), axis1=-2, axis2=-1))
+            between = np.clip(np.nan_to_num(ratio(covariance, np.nan_to_num(sd[1:, :, None] * sd[0]))), -1.0, 1.0)
+        return signed[1:].minus(signed[:1], between)
+
+    def _with_reference(self, names: Sequence[str]) -> FloatArray:
+        """The covariances of ratios of each group but the first with those of the first (groups - 1, names, names)."""
+        slope = np.nan_to_num(self._estimated[2][:, [list(self.ratios).index(name) for name in names]])
+        covariances: FloatArray = slope[1:] @ self.shared[1:] @ slope[0].T
+        return covariances
 
     def gap_correlation(self, gaps: Mapping[str, Mapping[str, float]]) -> FloatArray:
         """The correlations of gaps, flattened measure by measure, group by group ((measures * (groups - 1)) squared).
 
-        Gaps are correlated because the groups of an attribute share the reference and measures share rows.
+        Gaps are correlated because the groups of an attribute share the reference and measures share rows. Patients with rows in two groups
+        other than the reference are left out of it.
         """
         names = tuple(dict.fromkeys(name for coefficients in gaps.values() for name in coefficients))
         signs = np.array([[coefficients.get(name, 0.0) for name in names] for coefficients in gaps.values()])
@@ -437,6 +511,9 @@ class Moments:
         covariance = np.einsum("ak,gkl,bl->gab", signs, of_ratios, signs)  # (groups, a, b)
         others = len(covariance) - 1
         whole = np.einsum("gab,gh->agbh", covariance[1:], np.eye(others)) + covariance[0][:, None, :, None]
+        if self.shared[1:].any():
+            joint = np.einsum("ak,gkl,bl->gab", signs, self._with_reference(names), signs)
+            whole = whole - joint.transpose(1, 0, 2)[..., None] - np.einsum("hba->abh", joint)[:, None]
         flat = whole.reshape(len(gaps) * others, len(gaps) * others)
         terms = np.einsum("ak,gkl,al->ag", np.abs(signs), np.abs(of_ratios), np.abs(signs))  # (a, groups)
         variance = np.diag(flat)
@@ -502,9 +579,36 @@ def sum_columns(ratios: Columns, columns: Sequence[npt.NDArray[Any]], clusters: 
         total[:, a] = np.bincount(group, weighted[a], groups)
         for b in range(a + 1):
             second[:, a, b] = second[:, b, a] = np.bincount(group, weighted[a] * weighted[b], groups)
-    size, patients = np.zeros((groups, len(ratios))), np.zeros((groups, len(ratios)))
+    size, patients, powers = *np.zeros((2, groups, len(ratios))), np.zeros((groups, len(ratios), len(POWERS)))
+    binary = clusters.place is None and weight is None and all(((column == 0) | (column == 1)).all() for column in rows)
     for k, each in enumerate(ratios.values()):
         in_denominator = np.sum([c * column for c, column in zip(each.bottom, by_patient, strict=True) if c], axis=0)
         size[:, k] = np.bincount(group, in_denominator, groups)
         patients[:, k] = np.bincount(group, np.minimum(in_denominator, 1.0), groups)
-    return Moments(ratios, total, second, size, patients)
+        if binary:  # every power of 0 and 1 is itself, and a is 0 where b is
+            top, bottom = np.array(each.top, dtype=np.float64), np.array(each.bottom, dtype=np.float64)
+            squares = np.einsum("c,gcd,d->g", top, second, top)
+            powers[:, k] = np.stack([squares, total @ top, total @ bottom] * 2, axis=-1)
+            continue
+        a, b = (np.sum([c * column for c, column in zip(side, weighted, strict=True) if c], axis=0) for side in each[:2])
+        squared = b * b
+        for place, values in enumerate((a * a * b, a * squared, b * squared, a * a * squared, a * b * squared, squared * squared)):
+            powers[:, k, place] = np.bincount(group, values, groups)
+    return Moments(ratios, total, second, size, patients, powers, _shared(clusters, weighted))
+
+
+def _shared(clusters: Clusters, columns: Sequence[FloatArray]) -> FloatArray:
+    """The products of patients' sums in a group and in the reference, summed (groups, columns, columns); 0 in the reference itself."""
+    products = np.zeros((clusters.groups, len(columns), len(columns)))
+    if clusters.unit is None or not len(clusters.unit):
+        return products
+    reference = int(np.searchsorted(clusters.group, 1))  # clusters are in the order of their groups
+    place = np.full(int(clusters.unit.max()) + 1, -1)
+    place[clusters.unit[:reference]] = np.arange(reference)
+    own = reference + np.flatnonzero(place[clusters.unit[reference:]] >= 0)
+    if len(own):
+        other, group = place[clusters.unit[own]], clusters.group[own]
+        for a, first in enumerate(columns):
+            for b, second in enumerate(columns):
+                products[:, a, b] = np.bincount(group, first[own] * second[other], clusters.groups)
+    return products

@@ -40,9 +40,9 @@ from equipoise.data import Attribute, FloatArray, IntArray, Scores, generator, s
 from equipoise.measures.audit_spec import AuditSpec
 from equipoise.measures.calibration import ENOUGH, SHARE_BINS, TOO_FEW, ScoredRows, brier, expit, logit, recalibration_limits
 from equipoise.measures.cells import distinct_keys, kish, ratio, sums_at
-from equipoise.measures.intervals import Limits, auroc_design_effect, auroc_interval, combine_limits, fewer_clusters, quantile, wilson
+from equipoise.measures.intervals import Limits, auroc_design_effect, auroc_interval, fewer_clusters, quantile, wilson
 from equipoise.measures.measure_table import OVERALL_SCORE_MEASURES, Ratio
-from equipoise.measures.moments import Clusters, Columns, Moments, moments_of, sum_columns
+from equipoise.measures.moments import LEAST_REST, Clusters, Columns, Moments, concatenate_sums, moments_of, sum_columns
 
 SAME_POSITION = 1e-12  # positions on a curve are sums of shares: the last bits are rounding
 CURVE_COLUMNS = ["attribute", "group", "threshold", "net_benefit", "low", "high", "treat_all", "treat_none"]
@@ -141,28 +141,33 @@ class Ranking:
         """The sum of the influences (2, bins) of the rows of each patient (patients,)."""
         return np.bincount(self.units, self.weight * influence[self.y, self.place]).astype(np.float64, copy=False)
 
-    def variance(self, influence: FloatArray) -> float:
-        """The variance of a measure between patients, from the influence of each row."""
-        variance = float((self.by_patient(influence) ** 2).sum())
-        if np.bincount(self.units).max() == 1 and (self.weight == self.weight[0]).all():
-            return variance
-        patients = float(kish(self.weight.sum(), (np.bincount(self.units, self.weight) ** 2).sum()))
-        return variance * (patients / (patients - 1) if patients > 1 else 1.0)
-
-    def reduced(self, size: FloatArray | float, level: float) -> FloatArray:
-        """An effective sample size for the interval; degrees are infinite if no patient has several rows of a label or unequal weights."""
-        patients = self.clusters.patients()
-        single = not self.clusters.repeated.any() and (self.effective > patients * (1 - 1e-9)).all()
-        return fewer_clusters(size, np.inf if single else max(float(self.effective.min()) - 1.0, 1.0), level)
+    def variance(self, influence: FloatArray) -> tuple[float, float]:
+        """The variance of a measure between patients, from the influence of each row, and its degrees of freedom."""
+        clusters, patients = self.clusters, self.clusters.patients()
+        rows = self.weight * influence[self.y, self.place]
+        if np.bincount(self.units).max() == 1 and (self.effective > patients * (1 - 1e-9)).all():
+            return float((rows**2).sum()), np.inf
+        own, mass = clusters.by_patient(rows), clusters.by_patient(self.weight)
+        share = mass / clusters.sum(self.weight)[clusters.group]
+        of_rows = np.sqrt(ratio(clusters.sum(rows**2), clusters.sum(self.weight**2)))
+        of_rows = np.where(of_rows > 0, of_rows, 1.0)
+        degrees, by_label = clusters.degrees(own, self.weight * of_rows[clusters.code]), np.nan_to_num(clusters.spread(own, share))
+        total = float((by_label**2 / degrees).sum())
+        raised = own / np.maximum(1 - share, LEAST_REST)  # a patient may have rows of both labels
+        by_patient = raised if clusters.unit is None else np.bincount(clusters.unit, raised)
+        count = max(len(np.unique(self.units)), 2)
+        variance = float((by_patient**2).sum()) * (count - 1) / count
+        return variance, float(by_label.sum() ** 2 / total) if total > 0 else float(degrees.min())
 
     def auroc(self, level: float) -> tuple[float, float, float]:
         """AUROC with its limits (Newcombe's method 5)."""
         area, sizes = float(self.weighted.auroc), self.effective
         unclustered = float(self.ranks().unclustered("auroc"))
+        variance, degrees = self.variance(self.weighted.influence("auroc"))
         if unclustered > 0 and 0 < area < 1:
             rows = self.clusters.sum(1.0)
-            sizes = rows / auroc_design_effect(area, self.variance(self.weighted.influence("auroc")), unclustered, *rows)
-        negatives, positives = self.reduced(sizes, level).tolist()
+            sizes = rows / auroc_design_effect(area, variance, unclustered, *rows)
+        negatives, positives = fewer_clusters(sizes, degrees, level).tolist()
         low, high = auroc_interval(area, positives, negatives, level)
         return area, float(low), float(high)
 
@@ -173,7 +178,7 @@ class Ranking:
         lower limit therefore allows for the value in which no positive counts for its own precision.
         """
         value, size = float(self.weighted.average_precision), float(self.effective[1])
-        variance = self.variance(self.weighted.influence("average_precision"))
+        variance, degrees = self.variance(self.weighted.influence("average_precision"))
         positive = np.flatnonzero(self.y == 1)
         if 0 < value < 1 and variance > 0:
             size = min(len(positive), value * (1 - value) / variance)
@@ -184,7 +189,7 @@ class Ranking:
             others = (hits - w) * total / (total - w)
             precision = np.divide(others, others + alarms, out=np.ones_like(others), where=others + alarms > 0)
             unbiased = min(value, float((w * precision).sum() / total))
-        low, high = wilson([unbiased, value], self.reduced(size, level), level)
+        low, high = wilson([unbiased, value], fewer_clusters(size, degrees, level), level)
         return value, float(low[0]), float(high[1])
 
 
@@ -259,43 +264,14 @@ def _roc_curves(rows: ScoredRows) -> list[dict[str, FloatArray]]:
 def decision_curves(
     rows: ScoredRows, attribute: str, levels: Sequence[str], thresholds: Sequence[float], level: float, least: int
 ) -> pd.DataFrame:
-    """One row per group and threshold; a group with too few patients has no net benefit.
-
-    `value` are true and false positives per row, and `size` their effective numbers of rows (thresholds, groups, 2): at most all rows; at 0
-    and 1 a patient counts as one row.
-    """
-    cuts = np.asarray(thresholds, dtype=np.float64)
-    clusters, w, y = rows.clusters, rows.weight, rows.y
-    total, patients, count = (each[:, None] for each in (clusters.sum(w), clusters.patients(), clusters.sum(1.0)))
-    squares = clusters.sum(w**2)[:, None]
-    # In one pass: the number of thresholds that each score reaches, by group and label; then sums from the highest threshold down.
-    cell = (clusters.code * 2 + (1 - y).astype(np.int64)) * (len(cuts) + 1) + np.searchsorted(cuts, rows.score, side="right")
-    sums = []
-    for values in (w, w**2):
-        reached = sums_at(cell, values, clusters.groups * 2 * (len(cuts) + 1)).reshape(clusters.groups, 2, -1)
-        sums.append(reached[..., ::-1].cumsum(-1)[..., ::-1][..., 1:].transpose(2, 0, 1))  # (thresholds, groups, 2)
-    value = np.nan_to_num(ratio(sums[0], total))
-    between = sums[1] * (1 - 2 * value) + value**2 * squares  # sums of squares between patients
-    if clusters.place is not None:
-        mass = clusters.by_patient(w)
-        for t, cut in enumerate(cuts):
-            decided = w * (rows.score >= cut)
-            for k, positives in enumerate((decided * y, decided * (1 - y))):
-                residual = clusters.by_patient(positives) - value[t, clusters.group, k] * mass
-                between[t, :, k] = sums_at(clusters.group, residual**2, clusters.groups)
-    variance = np.nan_to_num(ratio(between, total**2) * ratio(patients, np.maximum(patients - 1, 0.0)))
-    independent = ratio(value * (1 - value), np.maximum(count - 1, 1.0))
-    effect = np.maximum(np.where(variance > 0, np.nan_to_num(ratio(variance, independent), nan=1.0), 1.0), 1.0)
-    effective = np.minimum(kish(total, clusters.squares(w)[:, None]), kish(total, squares))
-    size = np.where(variance > 0, count / effect, effective)
-    degrees = np.where(clusters.repeated, np.maximum(clusters.effective_patients - 1, 1.0), np.inf)
-    low, high = wilson(value, fewer_clusters(size, degrees[:, None], level), level)
-    odds = cuts / (1 - cuts)
-    a, b = value[..., 0], value[..., 1]
-    r = -np.sqrt(np.nan_to_num(ratio(a * b, (1 - a) * (1 - b))))
-    correlation = np.stack([np.stack([np.ones_like(r), r], -1), np.stack([r, np.ones_like(r)], -1)], -2)
-    signs = np.stack([np.ones_like(odds), -odds], -1)[:, None, :]
-    benefit, below, above = combine_limits(signs, value, low, high, correlation)
+    """One row per group and threshold; a group with too few patients has no net benefit."""
+    cuts, clusters = np.asarray(thresholds, dtype=np.float64), rows.clusters
+    odds, sums = cuts / (1 - cuts), []
+    for cut, price in zip(cuts, odds.tolist(), strict=True):
+        decided = (rows.score >= cut).astype(np.float64)
+        columns = [np.ones(len(decided)), decided * rows.y, decided * (1 - rows.y)]
+        sums.append(sum_columns(NET_BENEFIT, columns, clusters, rows.weight).signed({"true": 1.0, "false": -price}))
+    benefit, below, above = (end.reshape(len(cuts), -1) for end in concatenate_sums(sums).limits(level))
     share = ratio(clusters.sum(rows.weight * rows.y), clusters.sum(rows.weight))
     treat_all = share - (1 - share) * odds[:, None]
     enough = rows.rarer >= least
@@ -369,6 +345,10 @@ def sample_of(scores: Scores, attribute: Attribute, units: IntArray) -> tuple[Sc
     return replace(scores.take(rows), attributes=(groups,)), groups, patients
 
 
+NET_BENEFIT: Columns = {  # columns: rows, true positives, false positives
+    "true": Ratio((0, 1, 0), (1, 0, 0)),
+    "false": Ratio((0, 0, 1), (1, 0, 0)),
+}
 LOSS_RATIOS: Columns = {  # columns: rows, squared errors, errors
     "brier": Ratio((0, 1, 0), (1, 0, 0)),
     "calibration_in_the_large": Ratio((0, 0, 1), (1, 0, 0)),

@@ -14,7 +14,6 @@ is audited by sums over these files:
   sample, and the audit states its size (`sampled`).
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,8 +24,7 @@ from equipoise.data import Attribute, FloatArray, IntArray, Scores
 from equipoise.measures.calibration import expit
 from equipoise.measures.cells import Cells, distinct_keys, ratio
 from equipoise.measures.intervals import Estimate, Limits, auroc_design_effect, auroc_interval, fewer_clusters, wilson
-from equipoise.measures.moments import Clusters, Moments, moments_of
-from equipoise.measures.permutation import large_cell_p_values, p_values
+from equipoise.measures.moments import LEAST_REST, Clusters, Moments, moments_of
 from equipoise.measures.score_measures import RANK_MEASURES, SAMPLED_ROWS, Ranks, aurocs, losses_of
 
 MANTISSA = 13  # bits of a score, or of 1 - score if that is smaller, that its bin keeps: 8,192 bins from 0.25 to 0.5
@@ -129,9 +127,14 @@ class Tally:
         """Adds the squared sums of the patients of one part to the variances, in the second pass."""
         clusters = Clusters.of(codes, self.groups, units)
         known = clusters.rows
+        weight = np.ones(len(known)) if part.weight is None else part.weight[known]
+        by_label = Clusters.of(np.where(codes < 0, -1, codes * 2 + part.y), 2 * self.groups, units)
+        mass = by_label.by_patient(weight)
+        share = mass / self.bin_weights.sum(-1).ravel()[by_label.group]
+        raised = weight / np.maximum(1 - (share if by_label.place is None else share[by_label.place]), LEAST_REST)
         for name in RANK_MEASURES if self.groups == 1 else RANK_MEASURES[:1]:
             values = self.influence[name][clusters.code, part.y[known], bins[known] // self.bin_width]
-            self.variance[name] += clusters.squares(values if part.weight is None else values * part.weight[known])
+            self.variance[name] += clusters.squares(values * raised)
 
     @property
     def unclustered(self) -> FloatArray:
@@ -159,34 +162,28 @@ class Tally:
         exact = aurocs(self.sample, self.sample.attribute, self.units, level)
         codes = self.sample.attribute.codes
         complete = np.bincount(codes[codes >= 0], minlength=self.groups) == moments["selection_rate"].rows
-        value, clustered, unclustered = self.ranks.auroc, self.variance["auroc"], self.unclustered
-        patients, effective = moments["selection_rate"].patients, moments["selection_rate"].effective
-        between = clustered * np.where(np.isinf(moments["selection_rate"].degrees), 1.0, ratio(effective, effective - 1))
-        rows = [moments[name].rows for name in ("tpr", "fpr")]
-        effect = auroc_design_effect(value, between, unclustered, *rows)
-        degrees = np.minimum(moments["tpr"].degrees, moments["fpr"].degrees)
-        positives, negatives = (fewer_clusters(count / effect, degrees, level) for count in rows)
-        approximate = Limits(value, *auroc_interval(value, positives, negatives, level), patients)
+        patients = moments["selection_rate"].patients
+        positives, negatives = self._label_sizes(level)
+        approximate = Limits(self.ranks.auroc, *auroc_interval(self.ranks.auroc, positives, negatives, level), patients)
         return replace(exact.where(complete, approximate), patients=np.minimum(moments["tpr"].patients, moments["fpr"].patients))
 
     def ranked(self, name: str, level: float) -> Estimate:
         """AUROC or average precision of all rows together, if these are the sums of all rows."""
         value, variance = float(getattr(self.ranks, name)[0]), float(self.variance[name][0])
-        positives, negatives = (float(self.moments[rate].rows[0]) for rate in ("tpr", "fpr"))
         if name == "auroc":
-            effect = float(auroc_design_effect(value, variance, self.unclustered[0], positives, negatives))
-            low, high = auroc_interval(value, positives / effect, negatives / effect, level)
+            positives, negatives = self._label_sizes(level)
+            low, high = auroc_interval(value, positives[0], negatives[0], level)
             return Estimate(value, float(low), float(high), f"from binned scores: off by at most {float(self.ranks.auroc_bound[0]):.0e}")
-        size = min(positives, value * (1 - value) / variance) if variance > 0 else float(self.moments["tpr"].effective[0])
-        low, high = wilson(value, size, level)
+        found = self.moments["tpr"]
+        size = min(float(found.rows[0]), value * (1 - value) / variance) if variance > 0 else float(found.effective[0])
+        low, high = wilson(value, fewer_clusters(size, found.degrees[0], level), level)
         return Estimate(value, float(low), float(high), "from binned scores")
 
-    def p_values(self, measures: Sequence[str], seed: int, *, comparisons: int) -> dict[str, FloatArray]:
-        """The p-value of each gap (groups - 1,), by measure: from all rows, or from the sample if a cell is small."""
-        scores, attribute = self.sample, self.sample.attribute
-        found = {measure: large_cell_p_values(self.moments, measure, weighted=scores.weight is not None) for measure in measures}
-        if not any(np.isnan(p).any() for p in found.values()):
-            return found
-        columns = self.decisions, scores.y, attribute.codes, attribute.levels, scores.patients, measures
-        sampled = p_values(*columns, weight=scores.weight, comparisons=comparisons, seed=seed)
-        return {measure: np.where(np.isnan(p), sampled[measure], p) for measure, p in found.items()}
+    def _label_sizes(self, level: float) -> list[FloatArray]:
+        """The effective numbers of positives and negatives of each group for AUROC: of patients, if the scores separate the labels."""
+        sides, count = [self.moments[name] for name in ("tpr", "fpr")], self.moments["selection_rate"].patients
+        between = self.variance["auroc"] * np.where(np.isinf(self.moments["selection_rate"].degrees), 1.0, ratio(count - 1, count))
+        effect = auroc_design_effect(self.ranks.auroc, between, self.unclustered, *(side.rows for side in sides))
+        varies = (self.unclustered > 0) & (between > 0)
+        degrees = np.minimum(*(side.degrees for side in sides))
+        return [fewer_clusters(np.where(varies, side.rows / effect, side.effective), degrees, level) for side in sides]

@@ -210,7 +210,6 @@ def _page_values(s: LabelSections, origin: Origin | None) -> dict[str, Any]:
         "size": how_many(audit.rows, audit.patients),
         "decisions": AUDIT_DECISIONS,
         "detectable": wording.DETECTABLE,
-        "mark_and_interval": wording.MARK_AND_INTERVAL,
         "harms": wording.harms(audit),
         "sampled": wording.sampled_words(audit),
     }

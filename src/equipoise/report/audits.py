@@ -155,7 +155,7 @@ class LabelSections:
         """The kind of intervals, and the meaning of the marks."""
         text = f"Score intervals {self.by_row or 'by patient'}."
         if len(self.audit.gaps):
-            text += f" *: clear after adjustment for {self.comparisons} (Holm)."
+            text += f" *: clear after adjustment for {self.comparisons}."
         if self.audit.groups["few"].str.len().sum() + self.audit.gaps["few"].sum():
             text += f" †: {self.few}."
         return text + (" Rates are weighted by the sample weights." if self.audit.weighted else "")
@@ -293,9 +293,7 @@ class LabelSections:
                 notes.append((Span(attribute), " ", Span(group), f": {lacking_words(lacking, audit.settings, unit)}."))
         notes.append(self.interval_words())
         if len(audit.gaps):
-            notes.append(
-                "Adjusted p: by permutation of groups, for all comparisons [before adjustment]; measures that mirror each other are one."
-            )
+            notes.append("Adjusted p: for all comparisons [before adjustment]; measures that mirror each other are one.")
             notes.append("; ".join(f"{name} = {measure_of(name).meaning}" for name in audit.gaps["measure"].unique()) + ".")
         return [*parts, Items(notes)]
 
@@ -330,7 +328,7 @@ def audit_screen(audit: Audit, names: Mapping[str, str] | None = None, *, most: 
         return first.screen()
     one, warning = audit.kind.one, wording.unflagged_words(audit.labels, audit.kind)
     notes = (
-        f"{first.interval_words().partition('.')[0]}. *: clear of 0 after adjustment for {first.comparisons} of all {audit.kind} (Holm). "
+        f"{first.interval_words().partition('.')[0]}. *: clear of 0 after adjustment for {first.comparisons} of all {audit.kind}. "
         "Largest gap: of the clear ones if there are any, and among these of single attributes before intersections. "
         f"--verbose shows the audit of each {one}."
     )
@@ -377,7 +375,7 @@ def underdiagnosis_parts(audit: LabelAudit, called: Called = str) -> tuple[Text,
     )
     about = f"Of the patients who have a finding, the share that is decided to have none. Here “no finding” means: {audit.rule.describe()}."
     heads = ["Group", "with a finding", "underdiagnosed", "difference", "adjusted p"]
-    return Text(about), table(caption, heads, rows), Text(f"Bold: clear of zero after adjustment for {comparisons} (Holm).", "notes")
+    return Text(about), table(caption, heads, rows), Text(f"Bold: clear of zero after adjustment for {comparisons}.", "notes")
 
 
 def encoding_parts(layers: pd.DataFrame, level: float = 0.95) -> list[Part]:

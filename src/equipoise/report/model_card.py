@@ -168,7 +168,7 @@ def cards(repair: Comparison, toml: Path | None = None) -> dict[str, str]:
                 wide = Estimate(e.value, e.simultaneous_low, e.simultaneous_high)
                 fairness.append((f"{label}, simultaneous interval, {when}", value_json(wide, level)))
                 p = json.dumps({"kind": "single", "value": float(e.p_adjusted)})
-                fairness.append((f"{label}, adjusted p-value of {after.comparisons} comparisons (Holm), {when}", p))
+                fairness.append((f"{label}, adjusted p-value of {after.comparisons} comparisons, {when}", p))
     for place, (group, row) in enumerate(after.groups.iterrows()):
         for rate in XML_RATES:
             label = f"{rate_words(rate)}, {name(row['attribute'])} {name(group)}"

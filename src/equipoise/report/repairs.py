@@ -127,7 +127,6 @@ def repair_document(repair: Comparison, names: Mapping[str, str] | None = None, 
         "unit": words.error_unit(repair),
         "by_row": wording.BY_ROW if patients is None else "",
         "detectable": wording.DETECTABLE,
-        "mark_and_interval": wording.MARK_AND_INTERVAL,
         "limit_words": wording.LIMITS,
         "decisions": REPAIR_DECISIONS,
         "when": date_words(repair.provenance.when),
@@ -447,7 +446,7 @@ def methods_screen(repair: Comparison, *, verbose: bool = False) -> list[Part]:
         (*row, Cell("yes" if each.needs_group else "no")) for row, each in zip(made.only(0, 1, 2, 6).blocks[0].rows, methods, strict=True)
     ]
     parts: list[Part] = [table(caption, heads, rows)]
-    marks = {f"*: clear after adjustment for {plural(after.comparisons, 'comparison')} (Holm).": any(row.gap.clear for row in methods)}
+    marks = {f"*: clear after adjustment for {plural(after.comparisons, 'comparison')}.": any(row.gap.clear for row in methods)}
     marks[f"†: {wording.few_words(after.rows, after.patients, after.weighted)}."] = any(row.gap.few for row in methods)
     parts += [Text(" ".join(shown), "notes")] if (shown := [text for text, needed in marks.items() if needed]) else []
     if verbose:
@@ -457,7 +456,7 @@ def methods_screen(repair: Comparison, *, verbose: bool = False) -> list[Part]:
                 "Upper bound: points of performance below or above the group-aware upper bound (linear program), computed on these rows "
                 "with the original scores, at the same |gap|."
             )
-        tests = "Permutation p-values (adjusted for all comparisons: Holm), and the group-aware upper bound"
+        tests = "P-values (adjusted for all comparisons), and the group-aware upper bound"
         parts += [Text(""), replace(made.only(0, 7, 8, 3), caption=tests), Text(bound, "notes")]
     return parts
 

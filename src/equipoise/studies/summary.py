@@ -309,7 +309,7 @@ def _pooled_estimates(
     for cells, decisions, patients in repeats.values():
         y, codes = cells % 2, cells // 2
         sizes.append(abs(float(largest_gap(Cells.of(decisions, y, Attribute("", levels, codes)).gaps(measure)))))
-        found = p_values(decisions, y, codes, levels, patients.astype(object), [measure], comparisons=groups - 1, seed=seed)
+        found = p_values(decisions, y, codes, levels, patients.astype(object), [measure], seed=seed)
         ps.append(largest_gap_p_value(found[measure]))
     rows = int(np.mean([len(cells) for cells, _, _ in repeats.values()]))
     counts = {"repeats": len(repeats), "patients": len(everyone), "rows": rows}

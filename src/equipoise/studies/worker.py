@@ -238,8 +238,7 @@ def _repair(work: StudyTask, parts: Parts, model: nn.Module) -> dict[str, object
 def _cells_and_p_value(candidate: LabelCandidate, scores: Scores, measure: str, seed: int) -> tuple[Cells, float]:
     """The cell table of the decisions (of their expectations, for a randomised rule), and the p-value of the largest |gap|."""
     f, attribute = candidate.rule.decide(scores), scores.attribute
-    comparisons = len(attribute.others)
-    found = p_values(f, scores.y, attribute.codes, attribute.levels, scores.patients, [measure], comparisons=comparisons, seed=seed)
+    found = p_values(f, scores.y, attribute.codes, attribute.levels, scores.patients, [measure], seed=seed)
     return Cells.of(f, scores.y, attribute), largest_gap_p_value(found[measure])
 
 

@@ -31,10 +31,6 @@ LITTLE_FLAGGED = (
 DETECTABLE = "whose own interval would exclude zero in 80% of samples of this size, before adjustment"  # the smallest difference ...
 READ_IS_NOT_USED = "What a layer holds is not necessarily used: the gaps describe the decisions, this table describes the layers."
 BY_ROW = "no patient column was named, so rows are treated as independent (--patient)"
-MARK_AND_INTERVAL = (
-    "The mark comes from the adjusted p-value, the interval from simultaneous limits: at the margin they can disagree, and a clear "
-    "difference may have a simultaneous interval that includes zero."
-)
 LIMITS = (  # of every report
     "A small difference in one measure does not mean that the classifier is equally good for every group. Other measures may differ, and "
     "some cannot be equal at the same time if the finding is more frequent in one group than in another.",
