@@ -4,7 +4,7 @@
     python experiments/coverage/patients.py --out /tmp/coverage --samples 100 --designs nih-120
 
 A design is a population of patients with their rows, labels, scores and a group. A sample draws patients of each group with replacement,
-all rows of each, and the truth is the value of the population. Many samples go through the functions of an audit at once, as further groups.
+all rows of each, and the truth is the value of the population. Many samples go through the functions of an audit at once, as groups.
 """
 
 import argparse
