@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -245,3 +246,27 @@ def test_the_reason_for_keeping_the_original_is_what_the_other_steps_lack(run, t
     assert (code, out.startswith("Unchanged")) == (0, True)
     assert not says(out, "no step has a smaller |spd|")
     assert says(out, "with too low a performance", "balanced accuracy", "0.990")  # the minimum, which the others miss
+
+
+def test_net_benefit_at_the_stated_odds_goes_through_to_the_bundle(run, tmp_path):
+    rng = np.random.default_rng(0)
+    y, sex = rng.integers(0, 2, 1200), rng.choice(["F", "M"], 1200)
+    score = np.clip(0.3 + 0.4 * y - 0.15 * (sex == "F") + rng.normal(0, 0.2, 1200), 0, 1).round(4)
+    pd.DataFrame({"p": score, "y": y, "sex": sex}).to_csv(tmp_path / "scores.csv", index=False)
+    command = ("debias", "scores.csv", "--score", "p", "--label", "y", "--group", "sex", "--threshold", "0.5", "--out", "rule")
+    limits = ("--set", "goal.max_rise.fpr=0.04", "--set", "goal.max_rate.selection=0.9", "--set", "goal.max_loss=0.05")
+    ran = run(*command, "--missed-case-worth", "10", *limits, "--method", "level-up", "--verbose")
+    assert ran.code == 0, ran.err
+    assert "10 false alarms" in ran.out.replace("\n", " ")
+    goal = json.loads((tmp_path / "rule" / "run.json").read_text())["goal"]
+    assert (goal["missed_case_worth"], goal["max_rise"], goal["max_rate"]) == (10, {"fpr": 0.04}, {"selection": 0.9})
+    assert "net benefit" in (tmp_path / "rule" / "report.html").read_text().lower()
+
+
+def test_all_that_is_wrong_with_a_goal_is_reported_at_once(run, tmp_path):
+    pd.DataFrame({"p": [0.1, 0.9], "y": [0, 1], "sex": ["F", "M"]}).to_csv(tmp_path / "scores.csv", index=False)
+    command = ("debias", "scores.csv", "--score", "p", "--label", "y", "--group", "sex", "--pdf", "x.html", "--fail-if", "harmful")
+    wrong = ("--set", "goal.max_rise.fpr=7", "--set", "goal.max_rate.fp=0.2", "--missed-case-worth", "-1.0", "max_rise", "max_rate")
+    ran = run(*command, *wrong)
+    assert ran.code == 2
+    assert says(ran.err, "x.html", "harmful", "7 for fpr", "'fpr'", "--missed-case-worth", "-1.0", "max_rise", "max_rate")

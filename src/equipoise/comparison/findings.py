@@ -277,9 +277,13 @@ def find(
         limits: dict[str, Any] = {"settings": settings, "labels": labels, "forced": forced}
         limits["later"] = tested_later(tried)
         judgements.append(judge(*decided[0], *own, tried.candidate.goal, source="held-out", **limits))
+    if goal.performance in before.estimates:
+        performances = [audit[goal.performance] for audit in audits]
+    else:  # at odds of the goal, which no audit knows
+        performances = [measures.estimate_performance(own, f, [goal.performance], settings)[goal.performance] for own, f in decided]
     methods = []
     for tried, (_, own_decisions), judgement, audit in zip(entries, decided, judgements, audits, strict=True):
-        gap, performance = largest_estimate(audit, goal.measure, main), audit[goal.performance]
+        gap, performance = largest_estimate(audit, goal.measure, main), performances[len(methods)]
         attribute = with_sufficient_data(test.attribute, audit, goal.measure)
         methods.append(
             MethodRow(
@@ -319,8 +323,8 @@ def find(
         gap_after=gap_after,
         valid_before=methods[0].valid_gap,
         valid_after=methods[1 + chosen].valid_gap,
-        performance_before=before[goal.performance],
-        performance_after=after[goal.performance],
+        performance_before=performances[0],
+        performance_after=performances[1 + chosen],
         gap_change=pair.gap_change(goal.measure, worst_group),
         performance_change=pair.performance_change(goal.performance),
         shifts=tuple(pair.shifts()),

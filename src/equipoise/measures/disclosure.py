@@ -31,7 +31,7 @@ import pandas as pd
 
 from equipoise.data import Attribute, BoolArray, FloatArray, GroupConflicts, IntArray, Scores
 from equipoise.measures.cells import distinct_keys, kish, normalise_weights, ratio, sums_at
-from equipoise.measures.measure_table import PERFORMANCE, RATES, measure_of
+from equipoise.measures.measure_table import PERFORMANCE, RATES, measure_of, missed_case_worth
 from equipoise.measures.moments import units_of
 from equipoise.measures.thresholds import Rule
 
@@ -389,7 +389,7 @@ def margin(scores: Scores, measure: str) -> float | None:
     shares: dict[str, list[tuple[float, int | None, int | None]]]  # weight, group and label of each rate; None: any
     shares = {"balanced_accuracy": [(0.5, None, 1), (0.5, None, 0)], "accuracy": [(1.0, None, None)]}
     sums = [shares[measure]] if measure in shares else []
-    if measure not in PERFORMANCE and not measure_of(measure).is_quotient:
+    if measure not in PERFORMANCE and missed_case_worth(measure) is None and not measure_of(measure).is_quotient:
         others = range(1, len(scores.attribute.levels))
         sums = [[(w, code, RATES[rate]) for rate, w in measure_of(measure).rates.items() for code in (0, other)] for other in others]
     units, variances = units_of(scores.patients, len(scores)), []

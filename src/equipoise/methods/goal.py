@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
-from pydantic import AfterValidator, BeforeValidator, model_validator
+from pydantic import AfterValidator, BeforeValidator, ValidationInfo, model_validator
 
 from equipoise.errors import BadInput, pick, raise_all
 from equipoise.measures import AT_THRESHOLD, RATES, Gap, canonical_name, is_performance, measure_of, missed_case_worth
@@ -86,16 +86,16 @@ def _kept(keep: Any) -> dict[str, float | str]:
     return dict(keep)
 
 
-def _limits(limits: Any) -> dict[str, float]:
+def _limits(limits: Any, info: ValidationInfo) -> dict[str, float]:
     """A copy of the upper limits of rates; raises `BadInput` with every rate and limit that is not one."""
     if not isinstance(limits, Mapping):
-        raise BadInput(f"expected a mapping of rates to limits, such as {{'fpr': 0.25}}; got {limits!r}")
+        raise BadInput(f"{info.field_name} must be limits by rate, such as {{'fpr': 0.25}}; got {limits!r}")
     errors: list[BadInput] = []
     for rate, most in limits.items():
         with keeping(errors):
-            pick("rate to limit", rate, RATES)
+            pick(f"rate in {info.field_name}", rate, RATES)
         if not is_share(most):
-            errors.append(BadInput(f"a rate is limited by a number in [0, 1]; got {most!r} for {rate}"))
+            errors.append(BadInput(f"{info.field_name} limits a rate by a number in [0, 1]; got {most!r} for {rate}"))
     raise_together(errors)
     return dict(limits)
 

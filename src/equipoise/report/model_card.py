@@ -132,7 +132,7 @@ def cards(repair: Comparison, toml: Path | None = None) -> dict[str, str]:
     """
     facts, findings, before, after = read_facts(toml), repair.found, repair.found.before, repair.found.after
     measures = list(dict.fromkeys([repair.goal.measure, *GLOSSARY]))
-    named = list(dict.fromkeys([repair.goal.performance, "balanced_accuracy", "auroc"]))
+    named = [m for m in dict.fromkeys([repair.goal.performance, "balanced_accuracy", "auroc"]) if m in before.estimates]
     level = after.settings.level
     shared = {"repair": repair, "facts": facts, "not_provided": NOT_PROVIDED, "words": paragraphs(repair, facts, measures, named)}
     performance = []
