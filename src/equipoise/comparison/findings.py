@@ -281,7 +281,7 @@ def find(
         performances = [audit[goal.performance] for audit in audits]
     else:  # at odds of the goal, which no audit knows
         performances = [measures.estimate_performance(own, f, [goal.performance], settings)[goal.performance] for own, f in decided]
-    methods = []
+    methods = list[MethodRow]()
     for tried, (_, own_decisions), judgement, audit in zip(entries, decided, judgements, audits, strict=True):
         gap, performance = largest_estimate(audit, goal.measure, main), performances[len(methods)]
         attribute = with_sufficient_data(test.attribute, audit, goal.measure)
