@@ -3,18 +3,12 @@
 from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from equipoise.data import Cohort
 from equipoise.errors import BadInput, UnknownName
-from equipoise.measures import Rule
-from equipoise.methods import METHODS, LabelCandidate, Note, choose_method, choosing, run_method
+from equipoise.methods import METHODS, Note, choose_method, run_method
 from equipoise.methods.auto import AutoSettings
-from equipoise.methods.candidate import HeldOutDecisions
-from equipoise.methods.choosing import SURE
-from equipoise.methods.equalised_odds import EqualisedOdds, Steps
-from equipoise.methods.thresholds import GroupThresholds
 from equipoise.models import predict
 from support.facts import says
 from support.goals import paper_goal
@@ -138,7 +132,7 @@ def test_what_meets_the_goal_is_compared_by_the_goal_whatever_else_it_has(proble
     near, far = (
         replace(standard, trace=standard.trace.assign(gap=gap, performance=performance)) for gap, performance in ((0.01, 0.52), (0.4, 0.47))
     )
-    assert choose_method([[far], [near]], None) == 1
+    assert choose_method([[far], [near]]) == 1
 
 
 def test_all_problems_of_a_method_that_cannot_be_run_are_told(problem):
@@ -172,84 +166,28 @@ def test_fine_tuning_ends_with_the_steps_that_it_has_when_its_time_is_up(problem
     np.testing.assert_array_equal(cut.trace["gap"], free.trace["gap"].iloc[:2])
 
 
-def _standard(problem) -> tuple[LabelCandidate, Cohort]:
-    """The original with honest selection, and its rows."""
+def test_methods_are_compared_by_the_net_gain_of_their_steps(problem):
     model, parts = problem
-    return debias(model, parts.valid, method="standard", measure="spd", min_performance=0.5, selection="honest").only, parts.valid
+    standard = debias(model, parts.valid, method="standard", measure="spd", min_performance=0.5, selection="honest").only
+
+    def candidate(net: float, chosen: int = 1):
+        return [replace(standard, chosen=chosen, expected=replace(standard.expected, net=net))]
+
+    original, small, large = candidate(0.0, chosen=0), candidate(0.01), candidate(0.03)
+    declined = candidate(0.5, chosen=0)  # a step that is beyond a limit
+    assert choose_method([original, small, large, declined]) == 2
+    assert choose_method([original, small, candidate(0.01)]) == 1  # the cheapest of equals
+    assert choose_method([original, declined]) == 0
+    assert choose_method([[*small, *original], [*large, *candidate(0.01)]]) == 1  # means of labels
 
 
-def test_of_methods_that_cannot_be_told_apart_the_one_without_a_group_is_taken(problem):
-    standard, rows = _standard(problem)
-    before, women = standard.held_out.before, rows.groups == "F"
-    behind = before[~women].mean() - before[women].mean()
-    assert behind > 0.1
-    others, all_of_it = np.flatnonzero(women & (before == 0)), int(behind * women.sum())
-
-    def candidate(found: int, needs_group: bool, performance: float = 0.6, chosen: int = 1):
-        after = before.copy()
-        after[others[:found]] = 1
-        gap = after[women].mean() - after[~women].mean()
-        values = {"gap_honest": [0.0, gap], "gap_se": 0.04, "performance_honest": [0.7, performance], "gap": [0.0, gap], "performance": 0.6}
-        rule = GroupThresholds(("M", "F"), (0.5, 0.4), 0.5) if needs_group else standard.rule
-        return [replace(standard, trace=pd.DataFrame(values), chosen=chosen, held_out=HeldOutDecisions(before, after), rule=rule)]
-
-    original, aware, blind = candidate(0, False, chosen=0), candidate(all_of_it, True), candidate(all_of_it - 1, False)
-    assert choose_method([original, aware, blind], [rows]) == 2  # one patient more or less is no difference
-    far = candidate(1, False)
-    assert choose_method([original, aware, far], [rows]) == 1
-    assert choose_method([original, candidate(all_of_it, True, performance=0.4), far], [rows]) == 2  # whose performance does not hold
-    assert choose_method([original], [rows]) == 0
-
-
-def test_a_randomised_rule_must_be_better_than_the_best_of_all_others_not_only_of_what_was_taken(problem, monkeypatch):
-    standard, rows = _standard(problem)
-    thresholds = GroupThresholds(("M", "F"), (0.5, 0.4), 0.5)
-    randomised = EqualisedOdds(("M", "F"), (Steps((0.5,), (0.0, 1.0)), Steps((0.4,), (0.0, 0.9))), (0.5, 0.5))
-
-    def candidate(method: str, rule: Rule):
-        trace = pd.DataFrame({"performance_honest": [0.7, 0.7], "performance": 0.7})
-        return [replace(standard, method=method, trace=trace, chosen=1, rule=rule)]
-
-    upper_and_error = {
-        "single-threshold": (0.1248, 0.03),
-        "group-thresholds": (0.0494, 0.039),
-        "reject-option": (0.0378, 0.039),
-        "equalised-odds": (0.0376, 0.031),
-    }
-
-    def cross_fitted_values(own: LabelCandidate, _: object) -> tuple[float, float, bool, bool]:
-        upper, error = upper_and_error[own.method]
-        return upper - SURE * error, error, True, False
-
-    monkeypatch.setattr(choosing, "cross_fitted_values", cross_fitted_values)
-    rules = dict(zip(upper_and_error, (standard.rule, thresholds, thresholds, randomised), strict=True))
-    tried = [candidate(method, rule) for method, rule in rules.items()]
-    assert choose_method(tried, [rows]) == 0  # no group rule is clearly better than it, and the randomised one not than the group rules
-    assert choose_method([tried[0], tried[3]], [rows]) == 1
-    upper_and_error["reject-option"] = (0.11, 0.039)
-    upper_and_error["group-thresholds"] = (0.12, 0.039)
-    assert choose_method(tried, [rows]) == 3
-
-
-def test_methods_whose_two_estimates_disagree_come_behind_and_probes_of_few_rows_too(problem):
-    standard, rows = _standard(problem)
-    before, women = standard.held_out.before, rows.groups == "F"
-    others = np.flatnonzero(women & (before == 0))
-    all_of_it = int((before[~women].mean() - before[women].mean()) * women.sum())
-
-    def candidate(method: str, believed: float, found: int):
-        after = before.copy()
-        after[others[:found]] = 1
-        values = {"gap_honest": [-0.3, believed], "gap_se": 0.04, "performance_honest": 0.6, "gap": [-0.3, 0.0], "performance": 0.6}
-        return [replace(standard, method=method, trace=pd.DataFrame(values), chosen=1, held_out=HeldOutDecisions(before, after))]
-
-    lucky, sound = candidate("pruning", 0.0, 0), candidate("bias-gda", -0.03, all_of_it)  # nothing is left of the first on held-out rows
-    assert choose_method([lucky, sound], [rows]) == 1
-    probes = candidate("bias-score", -0.03, all_of_it)
-    assert len(rows) < choosing.PROBED_ROWS
-    assert choose_method([probes, sound], [rows]) == 1
-    assert choose_method([candidate("pruning", -0.03, all_of_it), sound], [rows]) == 0  # the first of equals
-    assert choose_method([probes, candidate("bias-gda", -0.2, 0)], [rows]) == 0  # which are better
+def test_an_original_that_is_kept_names_the_best_step_that_was_declined(problem):
+    result = _auto(problem, methods=("group-thresholds",), min_performance=0.999, max_gap=0.01, selection="honest")
+    assert result.chosen == 0
+    assert result.expected.lacks
+    assert note_of(result.why, "declined").numbers["net"] == result.expected.net
+    offered = {note.subject: note.numbers["expected"][""] for note in result.notes if note.kind == "tried"}
+    assert offered["group-thresholds"]["net"] == result.expected.net
 
 
 def test_the_default_repairs_without_a_setting_and_is_judged_without_a_test_set(problem):

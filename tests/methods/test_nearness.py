@@ -46,10 +46,10 @@ def test_rates_that_are_kept_are_a_demand_as_well():
     )
 
 
-def test_honest_steps_are_judged_by_their_confidence_bounds():
-    columns = {"gap_honest": [-0.2, 0.05, None], "gap_se": [0.01, 0.02, None], "performance_honest": [0.8, 0.7, None]}
+def test_honest_steps_are_judged_by_their_expected_gaps():
+    columns = {"gap_honest": [-0.2, 0.05, None], "expected_gap": [0.2, 0.07, None], "performance_honest": [0.8, 0.7, None]}
     said = _near(Goal("eod", max_gap=0.06, selection="honest"), gap=GAPS, performance=PERFORMANCE, performance_se=[0.01] * 3, **columns)
-    assert said == "of 2 steps none has surely |eod| <= 0.06; the nearest: |eod| at most 0.070"
+    assert said == "of 2 steps none has expected |eod| <= 0.06; the nearest: |eod| about 0.070"
 
 
 def test_a_step_without_a_value_is_not_near():

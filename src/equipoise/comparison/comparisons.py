@@ -386,9 +386,7 @@ def evaluate_rule(rule: Rule, scores: Scores, goal: Goal) -> tuple[float, float]
 
 def choose_candidate(tried: Sequence[Mapping[str, ScoredCandidate]]) -> int:
     """The position of the best method, on the repair set only, as `auto` chooses it; each has a candidate for every label."""
-    repair_sets = [own.valid for own in tried[0].values() if own.valid is not None]
-    parts = repair_sets if len(repair_sets) == len(tried[0]) else None
-    return choose_method([[own.candidate for own in labels.values()] for labels in tried], parts)
+    return choose_method([[own.candidate for own in labels.values()] for labels in tried])
 
 
 def baseline_of(

@@ -63,6 +63,7 @@ from .moments import BLOCK_ELEMENTS as BLOCK_ELEMENTS
 from .moments import Clusters as Clusters
 from .moments import SignedSum as SignedSum
 from .moments import concatenate_sums as concatenate_sums
+from .moments import moments_of as moments_of
 from .moments import moments_of_change as moments_of_change
 from .moments import moments_of_scores as moments_of_scores
 from .moments import percentile_interval as percentile_interval

@@ -1,14 +1,12 @@
 """The best of several methods: cheap ones first, then costly ones, within the budget.
 
-Each method is tried on the same rows with the same goal and selection, and chosen by the same criterion as a step (`choosing`): among
-those whose performance holds, the smallest upper limit of |gap|, by two estimates. Of equally good ones the cheapest is taken, and with
-fewer than 2,000 rows fine-tuning is preferred to probes, which have more parameters. A randomised rule, or one that needs each patient's
-group, must be better by two standard errors. With selection="paper", in-sample values decide, by the paper's rule.
+Each method is tried on the same rows with the same goal and selection, and compared by the net gain of its step (see `choosing`). Of equal
+ones the cheapest is taken. With selection="paper", in-sample values decide, by the paper's rule.
 
-Costly methods are not tried if nothing is left to improve: the candidate's rule needs no group, and its |gap| is within half a standard
-error of zero, or within 0.01, and within half of the maximum gap. With a budget, a method is not started if its cost model predicts more
-than the remaining time, and fine-tuning stops when its share of the time is up. The candidate's notes list the methods tried with their
-results, and those not tried with the reason.
+Costly methods are not tried if nothing is left to improve: the candidate's rule needs no group, and no change of the rates could reduce the
+expected gap by half a point. If that is so for the original, it is kept at once. With a budget, a method is not started if its cost model
+predicts more than the remaining time, and fine-tuning stops when its share of the time is up. The candidate's notes list the methods tried
+with their results, and those not tried with the reason.
 """
 
 import time
@@ -17,13 +15,14 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
+
 from equipoise.data import Cohort, Rows, Scores
 from equipoise.errors import BadInput, EquipoiseError, first_line, pick
 from equipoise.methods.candidate import Candidate, LabelCandidate, Progress
-from equipoise.methods.choosing import SAME, SURE, choose_method, cross_fitted_values
+from equipoise.methods.choosing import LEAST_GAIN, SURE, choose_method
 from equipoise.methods.contract import ALL_AT_ONCE, METHODS, STANDARD, Kind, Method, MethodRun, Speed, Work, method
 from equipoise.methods.driver import run_method
-from equipoise.methods.evaluation import ZERO_GAP
 from equipoise.methods.goal import Goal, Note
 from equipoise.methods.step_estimates import StepEstimates
 
@@ -115,8 +114,11 @@ def auto(run: MethodRun) -> Candidate:
     if progress:
         progress(len(names), len(names))
     candidates = list(tried.candidates.values())
-    best = candidates[choose_method([list(own.labels.values()) for own in candidates], list(cohort.by_label.values()))]
-    notes, reached, cut_short, any_changed = [], {}, [], False
+    best = candidates[choose_method([list(own.labels.values()) for own in candidates])]
+    notes, reached, cut_short, any_changed, told = [], {}, [], False, best
+    declined = [own for own in candidates if all(label.expected is not None and len(label.trace) > 1 for label in own.labels.values())]
+    if declined and not any(own.chosen for own in best.labels.values()):  # the best step that was declined gives the reason
+        told = max(declined, key=lambda own: np.mean([label.expected.net for label in own.labels.values() if label.expected]))
     for candidate in candidates:
         first = next(iter(candidate.labels.values()))
         before, after, goal = candidate.trace.iloc[0], candidate.trace.iloc[candidate.chosen], first.goal
@@ -130,6 +132,7 @@ def auto(run: MethodRun) -> Candidate:
         }
         changed = any(own.chosen > 0 for own in candidate.labels.values())
         about = {"taken": candidate is best, "changed": changed, "met": candidate.met_in_sample, "best": best.method}
+        about["expected"] = {name: own.expected.to_dict() for name, own in candidate.labels.items() if own.expected}
         notes.append(Note("tried", candidate.method, {**about, **numbers}))
         cut_short += [note for note in first.notes if note.kind == "cut_short" and candidate is not best]
         any_changed = any_changed or changed
@@ -139,7 +142,12 @@ def auto(run: MethodRun) -> Candidate:
     )
     changes = {"method": AUTO, "ran_as": best.method, "settings": used}
     more = (*notes, *cut_short, *tried.notes)
-    each = {name: replace(own, **changes, why=(head, *own.why), notes=(*own.notes, *more)) for name, own in best.labels.items()}
+    each = {}
+    for label, result in best.labels.items():
+        reason = told.labels[label]
+        each[label] = replace(
+            result, **changes, why=(head, reason.why[0], *result.why[1:]), expected=reason.expected, notes=(*result.notes, *more)
+        )
     return replace(best, labels=each)
 
 
@@ -232,17 +240,15 @@ def run_methods(
 def _good_enough(candidate: LabelCandidate, cohort: Rows) -> bool:
     """Whether nothing is left to improve, so that costlier methods need not be tried.
 
-    With cross-fitted values: a repair that needs no group, whose |gap| is within half its standard error (or 0.01) and within half the
-    maximum gap. In-sample: any candidate that meets its goal with |gap| within half the maximum gap (without one, a standard error).
+    With cross-fitted values: a result whose rule needs no group, after which no change of the rates could be expected to gain anything.
+    In-sample: any candidate that meets its goal with |gap| within half the maximum gap (without one, a standard error).
     """
-    goal, rule = candidate.goal, candidate.rule
-    if candidate.held_out is None:
+    goal, rule, expected = candidate.goal, candidate.rule, candidate.expected
+    if expected is None:
         if not candidate.met_in_sample:
             return False
         error = float(StepEstimates.of(candidate.decide(cohort)[None], cohort, goal).gap_se()[0])
         size = abs(candidate.trace["gap"].iloc[candidate.chosen])
         return bool(size <= (SURE * error if goal.max_gap is None else goal.max_gap / 2))
-    if candidate.chosen == 0 or rule.needs_group or rule.randomised:
-        return False
-    size, error, holds, few_rows = cross_fitted_values(candidate, cohort)
-    return holds and not few_rows and size <= max(SAME * error, ZERO_GAP) and (goal.max_gap is None or size <= goal.max_gap / 2)
+    shown = candidate.chosen > 0 or len(candidate.trace) == 1  # otherwise the prospects are those of a step that was declined
+    return shown and expected.room < LEAST_GAIN and not (rule.needs_group or rule.randomised)

@@ -41,6 +41,29 @@ class HeldOutDecisions:
 
 
 @dataclass(frozen=True)
+class Expected:
+    """What a repair is expected to do for one label, next to the original: the values that it was chosen or declined by (see `choosing`).
+
+    Rates of groups have a posterior distribution, and the change by the repair is cross-fitted.
+    """
+
+    gap_before: float  # expected largest |gap| of the original
+    gap: float  # of the repair
+    gain: float  # decrease, or that of what exceeds the maximum gap
+    room: float  # what an ideal change of the rates could still gain
+    performance: float  # change
+    performance_error: float  # standard error of that change
+    fall: float  # largest loss of any group: of sensitivity, ...
+    rise: Mapping[str, float]  # largest rise of any group's false positive rate ("fpr") and share decided positive ("selection")
+    net: float  # gain and performance less the losses
+    lacks: tuple[str, ...]  # the limits that it does not keep with one standard error: performance, rates, fpr, selection
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
 class Recalibration:
     """The increasing map of a repaired network's scores that was fitted on the repair set; it changes no decision.
 
@@ -92,6 +115,7 @@ class LabelCandidate:
     pace: float = 1.0  # of one step of the trace, in the method's unit (`METHODS[method].unit(settings)`): units pruned, epochs
     ran_as: str = ""  # the method that made this trace, if another one chose it
     held_out: HeldOutDecisions | None = None  # with cross-fitted selection
+    expected: Expected | None = None  # then too: of the chosen step or, if the original was kept, of the best step that was declined
     recalibration: Recalibration | None = None  # of the scores of a changed network
     # The sets that it was fitted to by role, "repair" and "training"; none for a classifier that was given.
     fitted_to: Mapping[str, Identities] = field(default_factory=dict, repr=False)

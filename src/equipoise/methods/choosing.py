@@ -1,90 +1,177 @@
-"""The choice among the steps of a method, and among methods: by cross-fitted values (`choose`), or by the paper's rule (`merit`).
+"""The choice among the steps of a method, and among methods: by expected loss (`choose_step`), or by the paper's rule (`merit`).
 
-The paper's rule takes values on the rows that a step was fitted to. The rest of this page is about cross-fitted values.
+The paper's rule takes values on the rows that a step was fitted to. The rest of this page is about the expected loss.
 
-An option qualifies for a label if its estimated performance reaches the minimum and the kept rates reach their limits. Of the options that
-qualify for every label, the one with the smallest upper limit, |gap| plus one standard error, is chosen; the largest upper limit of any
-label counts. A randomised rule, or one that needs each patient's group, must be better by two standard errors than the best of the others.
+The gap in the data is the true gap and chance. What is known of the true rates of the groups is a posterior distribution: rates of groups
+vary by N(mu, tau^2), mu is anything, and tau is on a grid from 0, no gap at all, to 0.15. That tau is 0 has a prior probability of 0.2, and
+of 0.5 for a rule that needs each patient's group: such a rule turns all of chance into a new gap, while a rule that needs no group does so
+only as far as the inputs separate the groups. The standard errors of the rates are those of the audit, so repeated patients count less.
 
-Steps. A relative minimum of performance is counted from the original, at thresholds and on rows that are cross-fitted too. The estimate
-must reach it before smoothing as well, since the outcome is judged by it. Kept rates must reach their limits with one standard error to
-spare. With "one-se", the best performing of all steps whose |gap| differs from the chosen one by at most the standard error of the
-difference is taken. The original is kept if no step has a smaller |gap| by more than half the standard error of its change, if the original
-is clearly within the maximum gap, and if its gap is too small relative to its standard error.
+A step changes the rates by D, which is estimated with the correction for optimism. D is added to draws of the true rates, not to the
+observed ones, so that a step that removes all of an observed gap is seen to overshoot. The expected gap of a step is the mean over draws of
+the largest |gap|; with a maximum gap, only what exceeds it counts. The net gain is
 
-How large the gap must be depends on the rule. A fit that removes an observed gap g + e, where e is chance, leaves -e, and cross-fitting
-cannot detect this: whatever rows are left out, the errors of the parts cancel in the sum. A rule that needs each patient's group turns all
-of e into a new gap, so it requires a gap of three standard errors. A rule that needs no group does so only as far as the inputs separate
-the groups, so half a standard error is enough. Another threshold for all groups requires one standard error, since it may have to move far
-for a small gap. (Measured with 59 networks of Adult, Bank and COMPAS and 200 to 30,000 rows: removing only the share z^4 / (1 + z^4) of a
-gap of z standard errors left more of it on new patients, and in 12 simulations without a gap it made no difference. The seeds are none of
-those in experiments/anywhere.)
+    (expected gap of the original - that of the step) + (performance gained) - (largest loss of any group) - (0.02 if randomised)
 
-Methods. Each is the step that was chosen for it. Its |gap| is the root mean square of two estimates: the corrected value of the fit to all
-rows, and that of decisions not fitted to their rows. If a method overfits its patients, the first is too small; the second, from fits to
-fewer rows, is too large and more variable. A method for which both are small is better than one whose estimates disagree. Methods within
-half a standard error of the best count as equally good, and the first of them is taken; with few rows, probes, which have many
-coefficients, come last. The original is taken only if no other method changes anything.
+where a group's loss is a fall of its sensitivity, of its share decided positive if the measure compares these, or a rise of its false
+positive rate if the measure compares only these. A step is eligible if its expected gap is smaller by at least half a point, its loss of
+performance plus one standard error is within the limit, the kept rates reach theirs with one standard error to spare, and false positive
+rate and share decided positive of no group rise by more than 0.1 (upper 95 % limit). Of the eligible steps, the one with the
+largest net gain is taken; the original stays if none has any. Several labels: means over labels, and every label must be within its limits.
+
+Methods are compared by the net gain of the step that was chosen for each.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 
-from equipoise.data import BoolArray, FloatArray, IntArray, Rows
-from equipoise.measures import Threshold
-from equipoise.methods.candidate import HeldOutDecisions, LabelCandidate
-from equipoise.methods.contract import LEAST_GAP, METHODS, PROBED_ROWS, Kind, MethodRun
+from equipoise.data import BoolArray, FloatArray, IntArray, Rows, generator
+from equipoise.measures import RATES, Threshold
+from equipoise.methods.candidate import Expected, HeldOutDecisions, LabelCandidate
+from equipoise.methods.contract import MethodRun
 from equipoise.methods.evaluation import RATE_NOISE, LabelResult
-from equipoise.methods.goal import BEFORE, Goal, Note, Why
-from equipoise.methods.outcome import performance_limit
+from equipoise.methods.goal import BEFORE, Goal, Note, Why, unharmed
 from equipoise.methods.step_estimates import StepEstimates
 
 SURE = 1.0  # standard errors between an estimate and its confidence bound
-CHANGE = 0.5  # standard errors of a change of the gap, below which it counts as chance
-SAME = 0.5  # methods whose gaps differ by fewer standard errors than this count as equally good
-CLEARLY = 2.0  # standard errors by which a randomised rule, or one that needs each patient's group, must be better
+RISE_SURE = 1.645  # the same for rises: 95 %
+DRAWS = 400  # of the true rates
+SPREADS = np.array([0.0, 0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.15])  # tau: standard deviations of the rates of groups
+NO_GAP, NO_GAP_BY_GROUP = 0.2, 0.5  # prior probability that tau is 0, for rules without and with each patient's group
+LEAST_GAIN = 0.005  # of the expected gap, below which nothing changes
+RANDOMISED_PRICE = 0.02
 WORST = [np.nan, -1.0]  # gap and performance of a refused step, with which it is never chosen
 IN_USE = "in use today, as given"  # origin of a threshold that was not chosen
 Merit = tuple[int, float]  # of a step: first its tier (1 if the rates are kept, 2 if all goals are met too), then its value within the tier
 
 
-def choose(
-    size: FloatArray, error: FloatArray, fine: BoolArray, needs: Sequence[tuple[bool, bool]] = (), later: FloatArray | None = None
-) -> int | None:
-    """The position of the best option; None if none is fine.
+# The expected loss.
 
-    `size` and `error` (labels, options) are |gap| and its standard error. `needs` says whether the rule is randomised, and whether it needs
-    each patient's group; without it, no rule differs from the others. With `later`, options within half a standard error of the best are
-    equally good, and this is their rank, the smallest first.
+
+@dataclass(frozen=True, eq=False)
+class TrueRates:
+    """The posterior distribution of the true rates of groups, a mixture over tau.
+
+    >>> two = TrueRates.of(np.array([0.8, 0.6]), np.array([0.01, 0.01]), 0.5)
+    >>> two.means.round(2).tolist(), two.draws(np.random.default_rng(0)).shape
+    ([0.71, 0.69], (400, 2))
     """
-    needs = needs or [(False, False)] * len(fine)
-    upper = size + SURE * error
-    worst, options = upper.argmax(0), np.arange(len(fine))
-    loss, loss_error = upper[worst, options], error[worst, options]  # of the label where the upper limit is largest
-    taken, least = None, float("inf")  # `least` is the smallest loss of options that need less, whether it was taken or not
-    for own in sorted({needs[k] for k in np.flatnonzero(fine).tolist()}):
-        eligible = fine & np.array([other == own for other in needs])
-        best = int(np.where(eligible, loss, np.inf).argmin())
-        same = loss - loss[best] <= SAME * loss_error[best] + RATE_NOISE
-        first = best if later is None else int(np.where(eligible & same, later, np.inf).argmin())
-        if taken is None or least - loss[first] > CLEARLY * loss_error[first] + RATE_NOISE:
-            taken = first
-        least = min(least, float(loss[best]))
-    return taken
+
+    rate: FloatArray  # (groups,) estimates
+    variance: FloatArray  # (groups,)
+    chance: FloatArray  # (taus,)
+    centre: FloatArray  # (taus,) means of mu
+    total: FloatArray  # (taus,) precisions of mu
+    shrunk: FloatArray  # (taus, groups) the share of the way from the estimate to mu
+
+    @classmethod
+    def of(cls, rate: FloatArray, variance: FloatArray, no_gap: float) -> "TrueRates":
+        """The distribution after these estimates, with the prior probability that tau is 0."""
+        prior = np.append(no_gap, np.full(len(SPREADS) - 1, (1 - no_gap) / (len(SPREADS) - 1)))
+        weight = 1 / (variance + SPREADS[:, None] ** 2)  # (taus, groups)
+        total = weight.sum(1)
+        centre = weight @ rate / total
+        fit = (np.log(weight).sum(1) - np.log(total) - (weight * (rate - centre[:, None]) ** 2).sum(1)) / 2
+        chance = prior * np.exp(fit - fit.max())
+        return cls(rate, variance, chance / chance.sum(), centre, total, variance * weight)
+
+    @property
+    def means(self) -> FloatArray:
+        """The means (groups,)."""
+        means: FloatArray = self.chance @ (self.shrunk * self.centre[:, None] + (1 - self.shrunk) * self.rate)
+        return means
+
+    def draws(self, rng: np.random.Generator) -> FloatArray:
+        """Draws (draws, groups)."""
+        taken = np.searchsorted(self.chance.cumsum()[:-1], (np.arange(DRAWS) + 0.5) / DRAWS)  # of each draw, its tau
+        normal, shrunk = rng.normal(size=(DRAWS, len(self.rate) + 1)), self.shrunk[taken]
+        mu = (self.centre[taken] + normal[:, 0] / np.sqrt(self.total[taken]))[:, None]
+        draws: FloatArray = shrunk * mu + (1 - shrunk) * self.rate + np.sqrt((1 - shrunk) * self.variance) * normal[:, 1:]
+        return draws
+
+
+@dataclass(frozen=True, eq=False)
+class Prospects:
+    """The expectation of each step (steps,) for one label, next to the original, which is the first step."""
+
+    gap: FloatArray  # expected largest |gap|
+    gain: FloatArray  # decrease of the expected gap, or of what exceeds the maximum gap
+    room: FloatArray  # what an ideal change of the rates could still gain
+    performance: FloatArray  # change
+    performance_error: FloatArray
+    fall: FloatArray  # largest loss of any group
+    rise: Mapping[str, FloatArray]  # largest rise of any group's false positive rate and share decided positive
+    net: FloatArray  # net gain
+    lacks: Mapping[str, BoolArray]  # the steps beyond each limit: performance, rates, fpr, selection
+
+    @classmethod
+    def of(cls, own: StepEstimates, seed: int, needs_group: bool, randomised: bool) -> "Prospects":
+        """The prospects of steps whose rules need each patient's group, or decide at random."""
+        goal, before = own.goal, own.original
+        known, beyond = ~np.isnan(before.total + before.variance), goal.max_gap or 0.0
+        gap, loss = np.full((2, len(own.f)), np.nan)
+        least = np.nan
+        if known[0] and known.sum() > 1:
+            prior = NO_GAP_BY_GROUP if needs_group else NO_GAP
+            true = TrueRates.of(before.total[known], before.variance[known], prior).draws(generator(seed, "expected loss"))
+            gaps = true[:, 1:] - true[:, :1]
+            moved = own.values[:, known] - own.values[0, known]
+            moved = moved[:, 1:] - moved[:, :1]
+            for k, each in enumerate(moved):
+                size = np.abs(gaps + each).max(1)
+                gap[k], loss[k] = size.mean(), np.maximum(size - beyond, 0.0).mean()
+            least = float(np.maximum(np.abs(gaps - np.median(gaps, axis=0)).max(1) - beyond, 0.0).mean())
+        change, error = own.performance - own.performance[0], own.performance_se(against=0)
+        minimum = goal.settled(float(own.performance[0])).min_performance  # a relative one is counted from the original's
+        assert minimum is not None  # cross-fitted selection always keeps performance
+        lacks = {"performance": change - SURE * error < minimum - own.performance[0] - RATE_NOISE, "rates": np.zeros(len(own.f), bool)}
+        for name, kept in goal.keep.items():
+            rate, same = own.cells.rate(name), kept == BEFORE
+            lower = rate - (rate[0] if same else float(kept)) - SURE * own.rate_se(name, against=0 if same else None)
+            lacks["rates"] |= (lower < -RATE_NOISE).any(-1)  # groups whose rate is undefined do not count
+        changes, rise = {name: own.cells.rate(name) - own.cells.rate(name)[0] for name in RATES}, {}
+        for name, most in goal.rises.items():
+            rise[name] = np.nan_to_num(changes[name]).max(1)
+            upper = changes[name] + RISE_SURE * own.rate_se(name, against=0)
+            lacks[name] = (upper > most + RATE_NOISE).any(1)
+            if name in goal.max_rate:
+                before_rate = own.cells.rate(name)[0]
+                lacks[name] |= (before_rate + upper > np.maximum(before_rate, goal.max_rate[name]) + RATE_NOISE).any(1)
+        benefits, harms = unharmed(goal.measure)
+        losses = [*(-changes[name] for name in benefits), *(changes[name] for name in harms)]
+        fall = np.nan_to_num(np.stack(losses)).clip(min=0.0).max((0, 2)) if losses else np.zeros(len(own.f))
+        gain = loss[0] - loss
+        net = gain + change - fall - RANDOMISED_PRICE * randomised
+        return cls(gap, gain, loss - least, change, error, fall, rise, net, lacks)
+
+    def at(self, step: int) -> Expected:
+        """The prospects of one step."""
+        return Expected(
+            gap_before=float(self.gap[0]),
+            gap=float(self.gap[step]),
+            gain=float(self.gain[step]),
+            room=float(self.room[step]),
+            performance=float(self.performance[step]),
+            performance_error=float(self.performance_error[step]),
+            fall=float(self.fall[step]),
+            rise={name: float(own[step]) for name, own in self.rise.items()},
+            net=float(self.net[step]),
+            lacks=tuple(name for name, own in self.lacks.items() if own[step]),
+        )
 
 
 # Methods.
 
 
-def choose_method(tried: Sequence[Sequence[LabelCandidate]], parts: Sequence[Rows] | None) -> int:
-    """The position of the best of several methods; each has one candidate per label, and `parts` has the rows of each label.
+def choose_method(tried: Sequence[Sequence[LabelCandidate]]) -> int:
+    """The position of the best of several methods, each with one candidate per label: the first of those with the largest net gain.
 
     By cross-fitted values if every candidate has them, otherwise by the paper's rule on the values of the rows that it was fitted to.
     """
-    if parts is None or any(own.held_out is None for each in tried for own in each):
+    if any(own.expected is None for each in tried for own in each):
         in_sample = []
         for each in tried:
             rows = [own.trace.iloc[own.chosen] for own in each]
@@ -95,31 +182,7 @@ def choose_method(tried: Sequence[Sequence[LabelCandidate]], parts: Sequence[Row
             ]
             in_sample.append(merit(results, [own.goal for own in each]))
         return in_sample.index(max(in_sample))
-    values = [[cross_fitted_values(own, part) for own, part in zip(each, parts, strict=True)] for each in tried]
-    size, error, holds, few = np.array(values, dtype=np.float64).transpose(2, 1, 0)  # (labels, methods)
-    needs = [(any(own.rule.randomised for own in each), any(own.rule.needs_group for own in each)) for each in tried]
-    fine = holds.all(0) & ~np.isnan(size).any(0)
-    changed = np.array([any(own.chosen for own in each) for each in tried])
-    fine = fine & changed if (fine & changed).any() else fine
-    best = choose(size, error, fine, needs, later=few.max(0))
-    if best is None:
-        best = int(np.argmax([min(own.trace["performance_honest"].iloc[own.chosen] for own in each) for each in tried]))
-    return best
-
-
-def cross_fitted_values(candidate: LabelCandidate, rows: Rows) -> tuple[float, float, bool, bool]:
-    """|gap| of a candidate as the root mean square of its two estimates, its standard error, and two facts.
-
-    The facts are whether performance reaches its minimum, which is counted from that of the original, and whether the candidate is the
-    result of probes, which have many coefficients, on few rows.
-    """
-    row, held, before = candidate.trace.iloc[candidate.chosen], candidate.held_out, float(candidate.trace["performance_honest"].iloc[0])
-    assert held is not None  # the caller compares cross-fitted candidates
-    held_out_gap = float(StepEstimates.of(held.after[None], rows, candidate.goal).gap[0])
-    size = float(np.sqrt((row["gap_honest"] ** 2 + held_out_gap**2) / 2))
-    holds = bool(row["performance_honest"] >= performance_limit(candidate.goal, before) - RATE_NOISE)
-    few = METHODS[candidate.method].kind == Kind.PROBES and len(rows) < PROBED_ROWS
-    return size, float(row["gap_se"]), holds, few
+    return int(np.argmax([np.mean([own.expected.net if own.chosen and own.expected else 0.0 for own in each]) for each in tried]))
 
 
 # Steps, by cross-fitted values.
@@ -127,134 +190,69 @@ def cross_fitted_values(candidate: LabelCandidate, rows: Rows) -> tuple[float, f
 
 @dataclass(frozen=True)
 class ChosenStep:
-    """The step that is chosen, its position, and for each label the reasons, whether it meets its goal, and that goal."""
+    """The step that is chosen, its position, and for each label the reasons, whether it meets its goal, that goal, and its prospects."""
 
     at: int
     step: int
     why: tuple[Why, ...]
     met: tuple[bool, ...]
     goals: tuple[Goal, ...]
+    prospects: tuple[Prospects, ...] = ()
+    best: int = 0  # the step that is chosen, or if the original stays, the declined step of the largest net gain
 
 
 def choose_step(
     each: Sequence[StepEstimates],
     steps: Sequence[int],
-    least: float = LEAST_GAP,
+    *,
+    seed: int = 0,
+    needs_group: bool = False,
+    randomised: bool = False,
     without: BoolArray | None = None,
     originals: Sequence[float] | None = None,
 ) -> ChosenStep:
     """The step to keep, from the estimates of each label; the first step is the original.
 
-    `least` is the smallest gap, in standard errors, on which the method may act. Steps in `without` are not chosen. `originals` has the
-    performance of the original on the rows of each label, from which the goal of the result counts a relative minimum; by default the
-    estimate of the first step, which differs from it only if the original's threshold was chosen on these rows.
+    `needs_group` and `randomised` describe the rules of the other steps. Steps in `without` are not chosen. `originals` has the performance
+    of the original on the rows of each label, from which the goal of the result counts a relative minimum; by default the estimate of the
+    first step, which differs from it only if the original's threshold was chosen on these rows.
     """
     goals = [own.goal for own in each]
     originals = [float(own.performance[0]) for own in each] if originals is None else originals
     settled = tuple(goal.settled(original) for original, goal in zip(originals, goals, strict=True))
-    size, error = np.abs([own.gap for own in each]), np.array([own.gap_se() for own in each])  # (labels, steps)
-    needed: list[list[tuple[FloatArray, float]]] = []  # of each label, the performances (steps,) that must reach a limit, with that limit
-    kept: list[BoolArray] = []  # the steps that clearly keep the rates of every group
-    for own in each:
-        needed.append([])
-        for f in (own.f, own.held):  # the estimates; and the held-out decisions, for which the original's performance is enough
-            if f is not None:
-                reached = own.performance if f is own.f else replace(own, f=f).performance
-                limit = own.goal.settled(float(reached[0])).min_performance  # a relative one is counted from the original's
-                assert limit is not None  # cross-fitted selection always keeps performance
-                needed[-1].append((reached, limit if f is own.f else min(limit, float(reached[0]))))
-        kept.append(np.ones(len(own.f), bool))
-        for name, minimum in own.goal.keep.items():
-            rate, before = own.cells.rate(name), minimum == BEFORE
-            lower = rate - (rate[0] if before else float(minimum)) - SURE * own.rate_se(name, against=0 if before else None)
-            kept[-1] &= ~(lower < -RATE_NOISE).any(-1)  # groups whose rate is undefined do not count
-    enough = [np.logical_and.reduce([reached >= limit - RATE_NOISE for reached, limit in limits]) for limits in needed]
-    varied = np.ones(len(steps), bool) if without is None else ~without
-    fine = varied & np.logical_and.reduce([*enough, *kept, *~np.isnan(size)])
-    row = choose(size, error, fine)  # steps have the rule of their method
-    if row is not None and goals[0].selection == "one-se":
-        same = [own - own[row] <= SURE * found.gap_se(against=row) + RATE_NOISE for own, found in zip(size, each, strict=True)]
-        performance = np.mean([own.performance for own in each], axis=0)
-        row = int(np.where(fine & np.logical_and.reduce(same), performance, -np.inf).argmax())
-    if row is None:
-        none: list[Why] = []  # how many steps meet each constraint, and the best performance
-        for own, goal, enough_own, kept_own in zip(each, settled, enough, kept, strict=True):
-            best = int(own.performance.argmax())
-            numbers = {"best": float(own.performance[best]), "error": float(own.performance_se()[best])}
-            counts = {"enough": int(enough_own.sum()), "kept": int(kept_own.sum()), "of": len(steps)}
-            limits = {"min_performance": goal.min_performance, "keep": goal.keep}
-            none.append((Note("none_surely", goal.performance, {**counts, **numbers, **limits}),))
-        return ChosenStep(0, steps[0], tuple(none), (False,) * len(each), settled)
-    # The qualified steps that are clearly within a label's maximum gap; without one, all of them.
-    upper = size + SURE * error
-    certain = [
-        fine if goal.max_gap is None else fine & (own <= goal.max_gap + RATE_NOISE) for own, goal in zip(upper, settled, strict=True)
-    ]
-    worst = int(size[:, 0].argmax())
-    within = all(goal.max_gap is not None and own[0] for goal, own in zip(settled, certain, strict=True))
-    z = float(size[worst, 0]) / max(each[worst].cautious_se(), RATE_NOISE)
-    if fine[0] and row:
-        first, after = each[worst].gap[0], each[worst].gap[row]
-        better = abs(after) < abs(first) - RATE_NOISE and abs(after - first) > CHANGE * each[worst].gap_se(against=0, signed=True)[row]
-        if within or not better or z < least:
-            row = 0
-    why: list[Why] = []
-    for k, own in enumerate(each):
-        lacks = {"performance": ~enough[k], "rates": ~kept[k], "varied": ~varied, "labels": ~fine, "sure": fine}
-        too_small = (z, least) if least > SURE and z < least else None
-        why.append(_reason(own, settled[k], steps, row, certain[k], too_small, lacks, needed[k]))
-    # An original whose gap is not clear meets a goal without a maximum gap.
-    met = [
-        bool(own[row]) if row or goal.max_gap is not None else note[0].kind == "nothing_to_repair"
-        for own, goal, note in zip(certain, settled, why, strict=True)
-    ]
-    return ChosenStep(row, steps[row], tuple(why), tuple(met), settled)
+    prospects = tuple(Prospects.of(own, seed, needs_group, randomised) for own in each)
+    gain, net = (np.mean([getattr(own, name) for own in prospects], axis=0) for name in ("gain", "net"))
+    lacks = {"gain": ~(gain >= LEAST_GAIN) | np.any([own.gain <= -LEAST_GAIN for own in prospects], axis=0)}
+    lacks |= {name: np.any([own.lacks[name] for own in prospects], axis=0) for name in prospects[0].lacks}
+    lacks |= {"varied": np.zeros(len(steps), bool) if without is None else without, "net": ~(net > RATE_NOISE)}
+    fine = ~np.logical_or.reduce([*lacks.values()])
+    row = int(np.where(fine, net, -np.inf).argmax())
+    others = np.where(np.isnan(net) | (np.arange(len(net)) == 0), -np.inf, net)
+    best = row or int(others.argmax())
+    why, met = [], []
+    for own, goal, about in zip(each, settled, prospects, strict=True):
+        short, most = goal.min_performance, goal.max_gap
+        missed = (
+            [] if short is None or own.performance[row] >= short - RATE_NOISE else [too_low(goal.performance, own.performance[row], short)]
+        )
+        missed += [] if most is None or about.gap[row] <= most + RATE_NOISE else [too_large(goal.measure, about.gap[row], most)]
+        why.append((_reason(own, goal, about, row, best, lacks), *missed))
+        met.append(not missed and bool(row or most is not None or about.room[0] < LEAST_GAIN))
+    return ChosenStep(row, steps[row], tuple(why), tuple(met), settled, prospects, best)
 
 
-def _reason(
-    evidence: StepEstimates,
-    goal: Goal,
-    steps: Sequence[int],
-    row: int,
-    certain: BoolArray,
-    too_small: tuple[float, float] | None,
-    lacks: dict[str, BoolArray],
-    needed: Sequence[tuple[FloatArray, float]],
-) -> Why:
+def _reason(own: StepEstimates, goal: Goal, prospects: Prospects, row: int, best: int, lacks: Mapping[str, BoolArray]) -> Note:
     """The reason for choosing a step for a label, or for keeping the original."""
-    size, error = np.abs(evidence.gap), evidence.gap_se()
-    # Estimates are corrected for optimism; those of the original at a threshold in use are not.
-    corrected = not np.isin(evidence.f[row], (0.0, 1.0)).all()
-    estimate = {"gap": float(evidence.gap[row]), "error": float(error[row]), "corrected": corrected}
-    rows, unsure = len(evidence.y), tuple[Note, ...]()
-    if goal.max_gap is not None and not certain[row]:
-        # The approximate number of rows for which such a gap would be clearly within the maximum gap; None if no number suffices.
-        room = goal.max_gap - size[row]
-        more = int(np.ceil(rows * (SURE * error[row] / room) ** 2 / 100) * 100) if room > 0 else None
-        upper = float(size[row] + SURE * error[row])
-        unsure = (Note("not_surely_within", goal.measure, {"value": upper, "most": goal.max_gap, "rows": more}),)
+    numbers = {"of": len(own.f), "rows": len(own.y), "performance_of": goal.performance, **prospects.at(best).to_dict()}
     if row:
-        qualified = int(lacks["sure"].sum())
-        return (Note("cross_fitted_choice", goal.measure, {"of": len(steps), "qualified": qualified, **estimate}), *unsure)
-    if goal.max_gap is not None and certain[0]:
-        return (Note("original_within", goal.measure, {"max_gap": goal.max_gap, **estimate}),)
-    if too_small is not None:
-        return (Note("not_surely_there", goal.measure, {"z": too_small[0], "least": too_small[1], **estimate}), *unsure)
-    if size[0] <= SURE * error[0]:
-        return (Note("nothing_to_repair", goal.measure, {"rows": rows, **estimate}), *unsure)
-    # No step is better: how many have a smaller |gap|, and the first thing that each of these lacks: performance, kept rates, decisions
-    # that vary within a group, the limits of other labels, or a change that is more than chance.
-    smaller = size < size[0] - RATE_NOISE
-    counts, left = dict[str, int](), smaller
+        return Note("expected_gain", goal.measure, {**numbers, "qualified": int((~np.logical_or.reduce([*lacks.values()])).sum())})
+    if prospects.room[0] < LEAST_GAIN:
+        return Note("nothing_to_repair", goal.measure, {**numbers, "max_gap": goal.max_gap})
+    counts, left = dict[str, int](), ~np.isnan(prospects.gain)  # of each step, the first thing that it lacks
+    left[0] = False
     for what, missing in lacks.items():
         counts[what], left = int((left & missing).sum()), left & ~missing
-    about = {"of": len(steps), "smaller": int(smaller.sum()), "lack": counts, "performance": goal.performance, "keep": goal.keep}
-    nearest = None  # the step with the smallest |gap| of those whose performance is too low
-    if counts["performance"]:
-        at = int(np.where(smaller & lacks["performance"], size, np.inf).argmin())
-        value, least = next((float(own[at]), limit) for own, limit in needed if own[at] < limit - RATE_NOISE)
-        nearest = {"step": int(steps[at]), "gap": float(evidence.gap[at]), "performance": value, "least": least}
-    return (Note("declined", goal.measure, {**estimate, **about, "nearest": nearest}),)
+    return Note("declined", goal.measure, {**numbers, "lack": counts, "keep": goal.keep})
 
 
 def cross_fitted(
@@ -267,6 +265,7 @@ def cross_fitted(
         "gap_se": evidence.gap_se(),
         "performance_honest": evidence.performance,
         "performance_se": evidence.performance_se(),
+        "expected_gap": chosen.prospects[at].gap,
     }
     places = trace.index[[*rows, rows[place]]]  # if a row stands for several shares, the chosen one is written last
     for name, values in columns.items():
@@ -278,6 +277,7 @@ def cross_fitted(
         why=chosen.why[at],
         met_in_sample=chosen.met[at],
         goal=chosen.goals[at],
+        expected=chosen.prospects[at].at(chosen.best),
         notes=(*candidate.notes, Note("cross_fitted", numbers={"rows": len(run.rows)})),
         held_out=HeldOutDecisions(evidence.held[0], evidence.held[place], part, list(run.goals.values())[at], len(run.goals)),
     )
@@ -383,14 +383,14 @@ def nearness(candidate: LabelCandidate, goal: Goal) -> Note | None:
     """The note on the steps that came nearest to a goal that the chosen one misses; None if it meets all limits in the trace.
 
     For each limit of the goal: the number of steps that meet it, and the values of the step that is nearest to it. `goal` is the goal as
-    given. With cross-fitted selection, the values are those that the choice was based on: upper limits of |gap|, estimated performance.
+    given. With cross-fitted selection, the values are those that the choice was based on: expected |gap|, estimated performance.
     """
     trace, honest = candidate.trace, "gap_honest" in candidate.trace
     limits_goal = goal if honest else candidate.goal  # with a derived minimum performance, which honest selection does not have
     size, performance = trace["gap"].abs().to_numpy(), trace["performance"].to_numpy()  # NaN if a quotient is undefined
     if honest:
         trace = trace[trace["gap_honest"].notna() | (np.arange(len(trace)) == candidate.chosen)]
-        size, performance = (trace["gap_honest"].abs() + SURE * trace["gap_se"]).to_numpy(), trace["performance_honest"].to_numpy()
+        size, performance = trace["expected_gap"].to_numpy(), trace["performance_honest"].to_numpy()
     # For each limit: the value of each step (for rates, the smallest margin over their limits), and the amount by which it misses it.
     demands: dict[str, tuple[FloatArray, FloatArray]] = {}
     if limits_goal.min_performance is not None:
@@ -409,7 +409,7 @@ def nearness(candidate: LabelCandidate, goal: Goal) -> Note | None:
     rows = dict.fromkeys(int(np.lexsort((short.sum(0), own))[0]) for own in short)
     numbers = {
         "of": have.shape[1],
-        "surely": honest,
+        "expected": honest,
         "have": {what: int(own.sum()) for what, own in zip(demands, have, strict=True)},
         "apart": len(demands) > 1 and bool(have.any(1).all() and not have.all(0).any()),
         "nearest": [{what: float(reached[row]) for what, (reached, _) in demands.items()} for row in rows],

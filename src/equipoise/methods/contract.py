@@ -42,8 +42,6 @@ MARCINKEVICS = """@inproceedings{marcinkevics2022debiasing,
 PART_TOO_SMALL = "a part of the repair set is too small for cross-fitted selection: use more data, merge groups, or selection='paper'"
 STANDARD = "standard"  # the original network with its best threshold, with which every method is compared
 ALL_AT_ONCE, ONE_BY_ONE = "all at once", "one by one"  # treatment of the labels of a multi-label network
-LEAST_GAP = 0.5  # smallest gap, in standard errors, on which a method acts whose rule does not need each patient's group
-GROUP_SURE = 3.0  # the same for a rule that needs it
 FOLDS = 5  # cross-fitting folds of methods that fit a decision rule, which is cheap
 TIMED_BATCH = {True: 32, False: 256}  # rows to time, for images and tables: about one mini-batch of a method
 PROBED_ROWS = 2_000  # number of rows up to which probes use as many folds; with more rows optimism is small, and two halves suffice
@@ -167,7 +165,6 @@ class Method:
     weights: bool = False  # takes sample weights
     in_auto: int | None = None  # position in the order in which auto tries methods; None: only on request
     in_auto_scores: int | None = None  # the position for scores without a network
-    least_gap: float = LEAST_GAP  # smallest gap, in standard errors, for which its result replaces the original
 
     def repairs(self, kind: LabelKind) -> bool:
         """Whether it can repair several labels, or the classes of one label, which are decided by argmax."""
@@ -255,8 +252,7 @@ def method(name: str, *, title: str, settings: type[Any] = NoSettings, **about: 
         existing = METHODS.registered.get(name)
         if existing is not None and existing.run.__module__ != run.__module__:
             raise ValueError(f"two methods are named {name!r}: in {existing.run.__module__} and in {run.__module__}")
-        least_gap = GROUP_SURE if about.get("needs_group") else LEAST_GAP
-        METHODS.registered[name] = Method(name, run, settings, title, **{"least_gap": least_gap, **about})
+        METHODS.registered[name] = Method(name, run, settings, title, **about)
         return run
 
     return register

@@ -397,7 +397,15 @@ def run_fit(run: MethodRun) -> Candidate:
         estimate = correct_optimism(decisions, held, tuned, parts, range(count), grows=method.kind == Kind.PROBES)
         evidence = StepEstimates.of(estimate, whole, goal.derived(selection=run.selection), held)
         original = float(found.trace["performance"].iloc[0])
-        chosen = choose_step([evidence], range(count), method.least_gap, newly_constant(decisions, whole.attribute.codes), [original])
+        chosen = choose_step(
+            [evidence],
+            range(count),
+            seed=run.seed,
+            needs_group=any(step.rule.needs_group for step in found.steps[1:]),
+            randomised=any(step.rule.randomised for step in found.steps[1:]),
+            without=newly_constant(decisions, whole.attribute.codes),
+            originals=[original],
+        )
         step = found.steps[chosen.at]
         notes = found.notes if step.rule.needs_group == method.needs_group else ()  # not those of a rule that was declined
     candidate = LabelCandidate(

@@ -16,8 +16,8 @@ DEFAULT_PERFORMANCE = "balanced_accuracy"
 DEFAULT_SELECTION = "honest"
 DEFAULT_MAX_LOSS = 0.02  # of the original's performance, for a goal with neither min_performance nor max_loss
 BEFORE = "before"  # the limit of a kept rate is its value for the original network
-SELECTIONS = ("paper", "honest", "one-se")
-DEFAULT_MAX_RISE = {"fpr": 0.05, "selection": 0.05}  # of any group: false alarms among those without the finding, and patients flagged
+SELECTIONS = ("paper", "honest")
+DEFAULT_MAX_RISE = {"fpr": 0.1, "selection": 0.1}  # of any group: false alarms among those without the finding, and patients flagged
 Keep = Mapping[str, float | str]
 
 
@@ -127,11 +127,10 @@ class Goal(Specification):
     - `keep`: no group's rate may fall below its original value, {"tpr": "before"}, or below a minimum, {"tpr": 0.8}. By default, no group
       may be worse off by the measure: for eod no group's sensitivity falls, for spd no share flagged, for fpr_gap no sensitivity falls and
       no false positive rate rises. `allow_worse=True` permits it, as does selection="paper".
-    - `max_rise`: by how much a rate of any group may rise, {"fpr": 0.05, "selection": 0.1}; 0.05 each where not given, 1 for no limit.
+    - `max_rise`: by how much a rate of any group may rise, {"fpr": 0.05, "selection": 0.2}; 0.1 each where not given, 1 for no limit.
     - `max_rate`: how high a rate of any group may be, {"fpr": 0.25}; where the original's is higher, it may not rise.
-    - `selection`: how a step is chosen. "honest": by cross-fitted values; "one-se": the best performance among steps within one standard
-      error of the best cross-fitted |gap|; "paper": by values on the rows the method was fitted to, where a goal with only `max_gap` means
-      the best performance with |gap| <= `max_gap`.
+    - `selection`: how a step is chosen. "honest": by expected loss, from cross-fitted values; "paper": by values on the rows the method was
+      fitted to, where a goal with only `max_gap` means the best performance with |gap| <= `max_gap`.
     - `threshold`: the threshold in use today, at which the original is evaluated. Without it, the one of best performance.
 
     The defaults are those of every repair: `eq.debias`, `equipoise debias`, studies and `FairClassifier`. `str(goal)` is a formula.
@@ -159,13 +158,14 @@ class Goal(Specification):
     )
     allow_worse: bool = setting("a group may be worse off by the measure than before", False, flag="--allow-worse")
     max_rise: Annotated[dict[str, float], BeforeValidator(_limits)] = setting(
-        "largest rise of a rate in any group: { fpr = 0.05, selection = 0.1 }; 1 for no limit", default_factory=dict, shown="0.05 each"
+        "largest rise of a rate in any group: { fpr = 0.05, selection = 0.1 }; 1 for no limit", default_factory=dict, shown="0.1 each"
     )
     max_rate: Annotated[dict[str, float], BeforeValidator(_limits)] = setting(
         "highest rate in any group: { fpr = 0.25 }", default_factory=dict
     )
     selection: Annotated[str, one_of("selection", SELECTIONS)] = setting(
-        "how a step is chosen: honest or one-se, by cross-fitted values; paper, on the rows the method was fitted to", DEFAULT_SELECTION
+        "how a step is chosen: honest, by expected loss from cross-fitted values; paper, on the rows the method was fitted to",
+        DEFAULT_SELECTION,
     )
     max_loss: Share | None = setting(
         "loss of performance to accept, compared with the original", None, flag="--max-loss", shown=str(DEFAULT_MAX_LOSS)

@@ -2,7 +2,7 @@
 
 The rate is the one that the measure compares and that is a benefit: sensitivity for eod and aod, the share flagged for spd. The observed
 rates of groups differ by chance too, and the group with the highest one is the luckiest: levelling up to it would overshoot. So groups meet
-in the means of the posterior distribution of their rates (`posterior_means`). Step k moves a common level by k/20 of the way from the
+in the means of the posterior distribution of their rates (see `choosing`). Step k moves a common level by k/20 of the way from the
 lowest mean to the highest, and every group below it is raised by the difference: those furthest behind come first. The decisions of no
 patient change from positive to negative, so no group's sensitivity falls, on these rows or others; the price are false alarms. The rule
 needs each patient's group. Without it, `bias-score` and `single-threshold` level up under the same limits (`Goal.keep`).
@@ -12,7 +12,7 @@ import numpy as np
 
 from equipoise.data import FloatArray, Scores
 from equipoise.measures import RATES, Cells, Rule
-from equipoise.methods.choosing import select
+from equipoise.methods.choosing import NO_GAP_BY_GROUP, TrueRates, select
 from equipoise.methods.contract import ONE_BY_ONE, Fit, Kind, NoSettings, method, rule_work
 from equipoise.methods.goal import Goal, Note, unharmed
 from equipoise.methods.rules import REMOVED_SHARES, original_rule, rule_trace
@@ -20,26 +20,6 @@ from equipoise.methods.step_estimates import StepEstimates
 from equipoise.methods.thresholds import GroupThresholds
 
 LEVEL_UP = "level-up"
-SPREADS = np.array([0.0, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.14, 0.2, 0.3])  # standard deviations of true rates between groups
-NO_SPREAD = 0.5  # prior probability that the true rates are equal
-
-
-def posterior_means(rate: FloatArray, variance: FloatArray) -> FloatArray:
-    """The posterior means (groups,) of the true rates, from observed ones and their variances (groups,).
-
-    True rates are N(mu, tau^2) between groups, with a flat prior of mu, and tau on the grid `SPREADS`.
-
-    >>> posterior_means(np.array([0.8, 0.6]), np.array([0.01, 0.01])).round(2).tolist()
-    [0.72, 0.68]
-    """
-    weight = 1 / (variance + SPREADS[:, None] ** 2)  # (spreads, groups)
-    total = weight.sum(1)
-    mean = (weight @ rate / total)[:, None]
-    fit = 0.5 * (np.log(weight).sum(1) - np.log(total) - (weight * (rate - mean) ** 2).sum(1))
-    chance = np.append(NO_SPREAD, np.full(len(SPREADS) - 1, (1 - NO_SPREAD) / (len(SPREADS) - 1))) * np.exp(fit - fit.max())
-    shrunk = variance * weight
-    means: FloatArray = chance @ (shrunk * mean + (1 - shrunk) * rate) / chance.sum()
-    return means
 
 
 @method(
@@ -66,7 +46,7 @@ def level_up(scores: Scores, goal: Goal, _settings: NoSettings = NoSettings()) -
     means = observed.copy()
     if known.any():
         errors = StepEstimates.of(decided[None], scores, goal).rate_se(rate)[0]
-        means[known] = posterior_means(observed[known], np.maximum(errors[known], 1e-6) ** 2)
+        means[known] = TrueRates.of(observed[known], np.maximum(errors[known], 1e-6) ** 2, NO_GAP_BY_GROUP).means
     low, high = (means[known].min(), means[known].max()) if known.any() else (0.0, 0.0)
     rows = [codes == code if RATES[rate] is None else (codes == code) & (scores.y == RATES[rate]) for code in range(len(levels))]
     ranked = [-np.sort(-scores.score[own]) for own in rows]  # of each group, the highest score first

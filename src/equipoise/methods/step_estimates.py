@@ -8,16 +8,14 @@ smaller standard error than either value: `against` gives the standard error of 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 
 from equipoise import measures
 from equipoise.data import Attribute, FloatArray, IntArray, Rows
-from equipoise.measures import BLOCK_ELEMENTS, MEASURES, RATES, Cells, measure_of, normalise_weights
+from equipoise.measures import BLOCK_ELEMENTS, MEASURES, RATES, Cells, Clusters, SignedSum, measure_of, normalise_weights, ratio
 from equipoise.methods.goal import Goal
-
-CAUTION = 2.0  # decisions of either kind that are added to a cell
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +48,20 @@ class StepEstimates:
         """One cell table per step."""
         return measures.Cells.of(self.f, self.y, Attribute("", self.levels, self.codes), normalise_weights(self.weight))
 
+    @property
+    def original(self) -> SignedSum:
+        """What the measure compares between groups, for the original's decisions on rows that its threshold was not fitted to."""
+        before = (self.f if self.held is None else self.held)[0]
+        sums = measures.moments_of(before, self.y, self.codes, len(self.levels), self.units, self.weight)
+        return sums.signed(measure_of(self.goal.measure).coefficients)
+
+    @cached_property
+    def values(self) -> FloatArray:
+        """What the measure compares between groups, (steps, groups): a rate, or a signed sum of rates; NaN if it is undefined."""
+        measure = measure_of(self.goal.measure)
+        values: FloatArray = np.sum([sign * self.cells.rate(name) for name, sign in measure.coefficients.items()], axis=0)
+        return values if measure.decided is None else np.where(self.cells.enough_decided(measure.decided), values, np.nan)
+
     @cached_property
     def gap(self) -> FloatArray:
         """The signed gap of the largest absolute value, (steps,); NaN if a quotient rests on too few decisions in some group."""
@@ -80,31 +92,19 @@ class StepEstimates:
             variance = variance + weight**2 * (np.take_along_axis(extra, self._worst[:, None] + 1, 1)[:, 0] + extra[:, 0])
         return np.sqrt(variance)
 
-    def cautious_se(self) -> float:
-        """The standard error of the original's gap, at least that of rates with two more decisions of either kind (Agresti and Coull).
-
-        If all of five patients are positive, the plain standard error is close to zero, and a gap by chance is many times larger.
-        """
-        error = float(self.gap_se()[0])
-        if measure_of(self.goal.measure).is_quotient:
-            return error
-        variance, cells = 0.0, self.cells.n[0, :-1]
-        for name, weight in measure_of(self.goal.measure).rates.items():
-            label, rates = RATES[name], np.clip(self.cells.rate(name)[0], 0.0, 1.0)
-            for group in (0, int(self._worst[0]) + 1):
-                n = float(cells[group].sum() if label is None else cells[group, label])
-                rate = (n * float(rates[group]) + CAUTION) / (n + 2 * CAUTION)
-                variance += weight**2 * rate * (1 - rate) / max(n, 1.0)
-        return max(error, float(np.sqrt(variance)))
-
     def performance_se(self, against: int | None = None) -> FloatArray:
         """The standard error of the performance, or of its difference from that of another step, (steps,)."""
         return self._spread(self._performance_parts, against)
 
     def rate_se(self, name: str, against: int | None = None) -> FloatArray:
         """The standard errors of a rate of each group, or of its differences from those of another step, (steps, groups)."""
-        groups = [np.full(len(self.f), group) for group in range(len(self.levels))]
-        spread = np.stack([self._spread(partial(self._rate_parts, name, group), against) for group in groups], axis=-1)
+        clusters, label, rate = Clusters.of(self.codes, len(self.levels), self.units), RATES[name], self.cells.rate(name)
+        rows, code, patients = clusters.rows, clusters.code, int(self.units.max()) + 1
+        counted = (self.mass if label is None else self.mass * (self.y == label))[rows]
+        share = ratio(counted, clusters.sum(counted)[code])
+        other = (0.0, 0.0) if against is None else (self.f[against], rate[against])
+        squares = [clusters.squares(share * ((f - other[0])[rows] - (own - other[1])[code])) for f, own in zip(self.f, rate, strict=True)]
+        spread: FloatArray = np.sqrt(np.stack(squares) * (patients / max(patients - 1, 1)))
         return spread if against is not None else np.sqrt(spread**2 + self._unseen(name))
 
     def _unseen(self, name: str) -> FloatArray:

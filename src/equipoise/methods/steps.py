@@ -302,7 +302,7 @@ def run_cross_fitted_steps(run: MethodRun) -> Candidate:
             without |= newly_constant(decisions, part.attribute.codes)
     numbers = candidate.trace["step"].tolist()
     originals = [float(own.trace["performance"].iloc[0]) for own in candidate.labels.values()]
-    chosen = choose_step(evidence, [numbers[row] for row in rows[-1]], run.method.least_gap, without, originals)
+    chosen = choose_step(evidence, [numbers[row] for row in rows[-1]], seed=run.seed, without=without, originals=originals)
     if chosen.at:  # run again up to the chosen step, whose network was not kept; no longer than the run before it, so without a deadline
         last, again, row = run_steps(replace(everything, deadline=None), until=chosen)[0], dict[str, LabelCandidate](), 0
         for name, own in candidate.labels.items():  # the network of the last run, with the trace of all steps

@@ -46,7 +46,6 @@ from equipoise.methods.rules import (
 
 SINGLE_THRESHOLD = "single-threshold"
 GROUP_THRESHOLDS = "group-thresholds"
-ACT_FROM = 1.0  # smallest gap to act on, in standard errors: in simulations without a gap, half of it moved thresholds twice as often
 SUM_TOLERANCE = 1e-10  # tolerance in comparisons of sums of counts; two different gaps of a million rows are further apart
 
 
@@ -80,7 +79,6 @@ def standard(scores: Scores, goal: Goal, _settings: NoSettings = NoSettings()) -
     cost=lambda speed, _: Work(len(speed.repair), 1, "another threshold for everybody; no group is needed"),
     effort=0.1,
     in_auto_scores=1,
-    least_gap=ACT_FROM,
 )
 def single_threshold(scores: Scores, goal: Goal, _settings: NoSettings = NoSettings()) -> Fit:
     """The best threshold by the goal for these scores, which should be validation scores."""

@@ -41,8 +41,7 @@ def note_words(note: Note) -> str:
 
 def _formatted(n: Numbers) -> dict[str, Any]:
     """Numbers for a sentence, with the words that depend on them."""
-    corrected = " after correction by held-out rows" if n.get("corrected", True) else ""
-    return {**n, "after_correction": corrected, "performance_words": performance_words(str(n.get("of", "")))}
+    return {**n, "performance_words": performance_words(str(n.get("of", "")))}
 
 
 def why_words(why: Iterable[Note]) -> str:
@@ -103,8 +102,8 @@ def _too_low(performance: str, n: Numbers) -> str:
 
 def _nearest(_subject: str, n: Numbers) -> str:
     goal = _goal_parts(n)
-    if n["surely"] and "gap" in goal:  # an upper limit; performance is an estimate
-        goal["gap"] = f"surely {goal['gap']}"
+    if n["expected"] and "gap" in goal:
+        goal["gap"] = f"expected {goal['gap']}"
     have = {0: "none has", 1: "1 has"}
     counts = [f"{have.get(count, f'{count} have')} {goal[part]}" for part, count in n["have"].items()]
     reached = [", ".join(_reached(part, value, n) for part, value in step.items()) for step in n["nearest"]]
@@ -116,42 +115,42 @@ def _reached(part: str, value: float, n: Numbers) -> str:
     if part == "rates":
         return "all rates kept" if value >= -TINY_RATE else f"a rate {-value:.3f} too low"
     if part == "gap":
-        return f"no {n['measure']}" if math.isnan(value) else f"|{n['measure']}| {'at most ' if n['surely'] else ''}{value:.3f}"
+        return f"no {n['measure']}" if math.isnan(value) else f"|{n['measure']}| {'about ' if n['expected'] else ''}{value:.3f}"
     return f"{performance_words(n['performance'])} {value:.3f}"
 
 
-def _not_surely_within(measure: str, n: Numbers) -> str:
-    needed = "" if n["rows"] is None else f" (about {n['rows']:,} rows would be needed to bring it below)"
-    return f"|{measure}| plus one standard error, {n['value']:.3f}, is above {n['most']:g}{needed}"
+def _expected(measure: str, n: Numbers) -> str:
+    """The expected effect of a step: gap, performance with its standard error, and the price for groups."""
+    performance = f"{performance_words(n['performance_of'])} {n['performance']:+.3f} (standard error {n['performance_error']:.3f})"
+    price = f"; largest loss of a group {n['fall']:.3f}" if n["fall"] > TINY_RATE else ""
+    alarms = f"; false positive rate of a group up by {n['rise']['fpr']:.3f}" if n["rise"]["fpr"] > TINY_RATE else ""
+    return f"expected |{measure}| {n['gap_before']:.3f} -> {n['gap']:.3f}, {performance}{price}{alarms}"
 
 
-def _none_surely(performance: str, n: Numbers) -> str:
-    minimum = "" if n["min_performance"] is None else f" {n['min_performance']:.3g}"
-    reach, keep = f"{performance_words(performance)}{minimum}", f"{_kept_rate_words(n)} in every group"
-    if n["enough"] and n["kept"]:
-        return f"{n['enough']:,} steps reach {reach}, {n['kept']:,} surely keep {keep}, but none does both; the original was kept"
-    lacking = [] if n["enough"] else [f"reaches {reach} (the best has {n['best']:.3f}, standard error {n['error']:.3f})"]
-    lacking += [] if n["kept"] else [f"surely keeps {keep}"]
-    return f"no step of {n['of']:,} {', nor '.join(lacking)}; the original was kept"
+def _expected_gain(measure: str, n: Numbers) -> str:
+    return f"{_expected(measure, n)}: the largest net gain of {plural(n['qualified'], 'step')} within the limits, of {n['of']:,}"
+
+
+def _nothing_to_repair(measure: str, n: Numbers) -> str:
+    most = "" if n["max_gap"] is None else f", or what exceeds {n['max_gap']:g}," if n["max_gap"] else ""
+    least = f"from {n['rows']:,} rows, the expected |{measure}| of the original model is {n['gap_before']:.3f}"
+    return f"nothing to gain: {least}, and no change of the groups' rates can be expected to reduce it{most} by half a point"
 
 
 def _declined(measure: str, n: Numbers) -> str:
-    original = f"than the original model, which has {CORRECTED.format(subject=measure, **_formatted(n))}"
-    if not n["smaller"]:
-        return f"no step of {n['of']:,} has a smaller |{measure}| {original}; the original was kept"
-    near, example = n["nearest"], ""
-    if near is not None:
-        performance = performance_words(n["performance"])
-        example = f" (step {near['step']:,}: {measure} {near['gap']:+.3f}, {performance} {near['performance']:.3f} < {near['least']:.3f})"
     lacking = {
-        "performance": f"with too low a performance{example}",
+        "gain": "without a gain of half a point in the expected gap",
+        "performance": "with too low a performance",
         "rates": f"without surely keeping {_kept_rate_words(n)} in every group",
+        "fpr": "whose false positive rate may rise too far in a group",
+        "selection": "whose share decided positive may rise too far in a group",
         "varied": "with the same decision for everyone within each group",
-        "labels": "beyond the limits of another label",
-        "sure": "not better by more than chance",
+        "net": "that cost more than they gain",
     }
     reasons = ", ".join(f"{count:,} {lacking[what]}" for what, count in n["lack"].items() if count)
-    return f"every step with a smaller |{measure}| {original}, was ruled out: {reasons}; the original was kept"
+    if not reasons:
+        return f"the original was kept; its expected |{measure}| is {n['gap_before']:.3f}"
+    return f"the original was kept, since every step was ruled out: {reasons}; the nearest: {_expected(measure, n)}"
 
 
 def _best_of_methods(method: str, n: Numbers) -> str:
@@ -198,7 +197,6 @@ def _tried(method: str, n: Numbers) -> str:
     return f"tried {method} ({result}): {gap}, {performance_words(n['of'])} {n['performance_before']:.3f} -> {n['performance']:.3f}"
 
 
-CORRECTED = "{subject} {gap:+.3f} (standard error {error:.3f}){after_correction}"
 NOT_RECALIBRATED = {
     "no_increasing_map": "no increasing map of them fits the labels of the repair set",
     "scores_collide": "two scores on either side of the threshold would become equal by rounding",
@@ -215,11 +213,9 @@ WORDS: dict[str, str | Callable[[str, Numbers], str]] = {  # by kind of note: a 
     "final_network_misses": "the final network misses the goal",
     "too_large": "its |{subject}| {value:.3f} is above {most:g}",
     "equal_odds": "best {subject} with equal sensitivity and false positive rate in all {groups} groups",
-    "cross_fitted_choice": f"cross-fitted choice among {{of:,}} steps, {{qualified:,}} of which meet the constraints: {CORRECTED}",
-    "original_within": f"the original model is already within the maximum gap {{max_gap:g}}, by a standard error or more: {CORRECTED}",
-    "nothing_to_repair": f"no gap that these {{rows:,}} rows can distinguish from chance: the original model has {CORRECTED}",
-    "not_surely_there": "the original model has {subject} {gap:+.3f}, which is {z:.1f} standard errors. A rule that needs each patient's "
-    "group is chosen only from {least:g} standard errors on, because it could turn chance into a gap; the original was kept",
+    "expected_gain": _expected_gain,
+    "nothing_to_repair": _nothing_to_repair,
+    "declined": _declined,
     "rate_too_low": "a rate that must be kept is {by:.3f} too low",
     "needs_group": "needs each patient's group",
     "band": "inside the band the positive decision goes to {subject}",
@@ -243,9 +239,6 @@ WORDS: dict[str, str | Callable[[str, Numbers], str]] = {  # by kind of note: a 
     "selected_for_all": _selected_for_all,
     "too_low": _too_low,
     "nearest": _nearest,
-    "not_surely_within": _not_surely_within,
-    "none_surely": _none_surely,
-    "declined": _declined,
     "best_of_methods": _best_of_methods,
     "pruned": lambda units, n: f"{'at most ' if n['reselected'] else ''}{n['switched_off']} of {n['of']} {units} switched off",
     "probes": _probes,
