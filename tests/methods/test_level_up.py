@@ -6,7 +6,7 @@ import pytest
 import equipoise as eq
 from equipoise.measures import Cells
 from equipoise.methods import METHODS, Goal, make_settings
-from equipoise.methods.level_up import posterior_means
+from equipoise.methods.choosing import TrueRates
 from equipoise.methods.rules import with_steps
 
 
@@ -50,7 +50,7 @@ def test_the_last_step_leaves_the_share_of_the_gap_that_chance_explains():
 
 def test_expected_rates_are_pulled_together_by_their_uncertainty():
     rate = np.array([0.8, 0.6])
-    sure, unsure = (posterior_means(rate, np.full(2, variance)) for variance in (1e-6, 0.02))
+    sure, unsure = (TrueRates.of(rate, np.full(2, variance), 0.5).means for variance in (1e-6, 0.02))
     assert sure == pytest.approx(rate, abs=1e-3)
     assert np.ptp(unsure) < 0.4 * np.ptp(rate)
     assert unsure.mean() == pytest.approx(0.7)

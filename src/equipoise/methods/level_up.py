@@ -10,9 +10,9 @@ needs each patient's group. Without it, `bias-score` and `single-threshold` leve
 
 import numpy as np
 
-from equipoise.data import FloatArray, Scores
+from equipoise.data import Scores
 from equipoise.measures import RATES, Cells, Rule
-from equipoise.methods.choosing import NO_GAP_BY_GROUP, TrueRates, select
+from equipoise.methods.choosing import NO_GAP, TrueRates, select
 from equipoise.methods.contract import ONE_BY_ONE, Fit, Kind, NoSettings, method, rule_work
 from equipoise.methods.goal import Goal, Note, unharmed
 from equipoise.methods.rules import REMOVED_SHARES, original_rule, rule_trace
@@ -46,7 +46,7 @@ def level_up(scores: Scores, goal: Goal, _settings: NoSettings = NoSettings()) -
     means = observed.copy()
     if known.any():
         errors = StepEstimates.of(decided[None], scores, goal).rate_se(rate)[0]
-        means[known] = TrueRates.of(observed[known], np.maximum(errors[known], 1e-6) ** 2, NO_GAP_BY_GROUP).means
+        means[known] = TrueRates.of(observed[known], np.maximum(errors[known], 1e-6) ** 2, NO_GAP).means
     low, high = (means[known].min(), means[known].max()) if known.any() else (0.0, 0.0)
     rows = [codes == code if RATES[rate] is None else (codes == code) & (scores.y == RATES[rate]) for code in range(len(levels))]
     ranked = [-np.sort(-scores.score[own]) for own in rows]  # of each group, the highest score first
