@@ -14,6 +14,7 @@ from support.command import ran
 from support.facts import says
 
 COLUMNS = 200
+FREELY = ("--allow-worse", "--set", "goal.max_rise.fpr=1", "--set", "goal.max_rise.selection=1")  # whatever it costs a group
 ROLES = ("--label", "y", "--group", "sex", "--reference", "M", "--patient", "id")
 
 
@@ -34,7 +35,8 @@ def files(tmp_path_factory) -> Path:
     table.to_csv(place / "scores.csv", index=False)
     table.drop(columns=["y", "mass"]).to_csv(place / "new.csv", index=False)
     done = ran(
-        "debias", place / "scores.csv", "--score", "p", *ROLES, "--threshold", 0.5, "--method", "group-thresholds", "--out", place / "rule"
+        *("debias", place / "scores.csv", "--score", "p", *ROLES, "--threshold", 0.5, "--method", "group-thresholds", *FREELY),
+        *("--out", place / "rule"),
     )
     assert done.code == 0, done.err
     return place
@@ -83,7 +85,8 @@ def test_python_makes_the_same_rule(files):
         name="scores.csv",
     )
     repair, _ = scores.hold_out(seed=run["provenance"]["seed"])
-    found = eq.debias(repair, method="group-thresholds", threshold=0.5)
+    goal = eq.Goal("eod", threshold=0.5, allow_worse=True, max_rise={"fpr": 1, "selection": 1})
+    found = eq.debias(repair, method="group-thresholds", goal=goal)
     assert found.rule == eq.Bundle.load(files / "rule").rule
 
 
@@ -97,7 +100,20 @@ def test_a_file_with_other_separators_holds_the_same_scores(files, tmp_path, how
 
 
 def test_bias_score_on_named_columns_needs_no_group_for_new_rows(files, tmp_path):
-    arguments = ("--score", "p", *ROLES, "--set", "data.features=weight", "--method", "bias-score", "--max-loss", 0.1, "--threshold", 0.5)
+    arguments = (
+        "--score",
+        "p",
+        *ROLES,
+        "--set",
+        "data.features=weight",
+        "--method",
+        "bias-score",
+        "--max-loss",
+        0.1,
+        "--threshold",
+        0.5,
+        *FREELY,
+    )
     done = ran("debias", files / "scores.csv", *arguments, "--out", tmp_path / "rule")
     assert done.code == 0, done.err
     new = pd.read_csv(files / "new.csv").drop(columns="sex")
@@ -137,7 +153,7 @@ def test_every_label_with_too_few_patients_is_listed_before_any_work(files, tmp_
 def test_logits_give_the_rule_of_their_scores(files, tmp_path):
     table = _table()
     table.assign(p=np.log(table["p"] / (1 - table["p"]))).to_csv(tmp_path / "scores.csv", index=False)
-    arguments = ("--score", "p", *ROLES, "--threshold", 0.5, "--method", "group-thresholds", "--out", tmp_path / "rule")
+    arguments = ("--score", "p", *ROLES, "--threshold", 0.5, "--method", "group-thresholds", *FREELY, "--out", tmp_path / "rule")
     refused = ran("debias", tmp_path / "scores.csv", *arguments)
     assert refused.code == 2
     assert says(refused.err, "p", "--set", "data.logits=true")

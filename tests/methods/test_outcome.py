@@ -108,7 +108,7 @@ def test_a_larger_gap_is_harm_where_it_is_clear_and_unclear_otherwise():
     assert (chance.outcome, chance.larger, chance.harms) == (Outcome.UNCLEAR, True, ())
 
 
-def test_performance_below_its_limit_is_harm_whatever_the_gap():
+def test_performance_clearly_below_its_limit_is_harm_whatever_the_gap():
     found = by_hand({"M": 0.9, "F": 0.7}, {"M": 0.7, "F": 0.7}, 2000)
     assert found.outcome is Outcome.HARM
     (note,) = found.harms
@@ -117,7 +117,10 @@ def test_performance_below_its_limit_is_harm_whatever_the_gap():
     assert note.numbers["after"] == pytest.approx(0.85)
     assert found.clear_loss is found.to_dict()["performance"]["clear_loss"] is True
     few = by_hand({"M": 0.9, "F": 0.7}, {"M": 0.8, "F": 0.7}, 20)
-    assert (few.outcome, few.clear_loss) == (Outcome.HARM, False)  # two patients
+    assert (few.outcome, few.clear_loss, few.harms) == (Outcome.UNCLEAR, False, ())  # two patients
+    assert [note.kind for note in few.possible_harms] == ["performance_below_limit"]
+    closing = by_hand({"M": 0.9, "F": 0.3}, {"M": 0.7, "F": 0.4}, 80)
+    assert (closing.outcome, closing.clear_loss) == (Outcome.UNCLEAR, False)  # a possible loss is no success, whatever the gap
     allowed = by_hand({"M": 0.9, "F": 0.7}, {"M": 0.7, "F": 0.7}, 2000, paper_goal("eod", max_loss=0.06))
     assert (allowed.outcome, allowed.clear_loss) == (Outcome.CLOSED, None)
 

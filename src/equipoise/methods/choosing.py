@@ -252,7 +252,8 @@ def _reason(own: StepEstimates, goal: Goal, prospects: Prospects, row: int, best
     left[0] = False
     for what, missing in lacks.items():
         counts[what], left = int((left & missing).sum()), left & ~missing
-    return Note("declined", goal.measure, {**numbers, "lack": counts, "keep": goal.keep})
+    least = own.goal.settled(float(own.performance[0])).min_performance
+    return Note("declined", goal.measure, {**numbers, "lack": counts, "keep": goal.keep, "least": least, "max_rise": goal.rises})
 
 
 def cross_fitted(

@@ -4,9 +4,9 @@
 set, or all rows of the repair set with cross-fitted decisions. The first of these that applies:
 
 - unchanged: no decision differs.
-- harm: performance is below its limit (if the original is below it too: below the original's performance less the allowed loss); or a gap
-  is larger and the interval of its change excludes zero (if the gap changed sides, the mean of the gaps before and after must also lie at
-  least one standard error on the new side); or a rate that the goal keeps is clearly below its limit.
+- harm: performance is clearly below its limit (if the original is below it too: below the original's performance less the allowed loss);
+  or a gap is larger and the interval of its change excludes zero (if the gap changed sides, the mean of the gaps before and after must also
+  lie at least one standard error on the new side); or a rate that the goal keeps is clearly below its limit.
 - closed: the simultaneous interval of every gap lies within ±max_gap (0.05 unless the goal has one), and performance reaches its limit.
 - reduced: the largest gap is clearly smaller. That needs every group (an intersection-union test, whose level is shared by groups and
   labels): its gap is clearly smaller than it was itself (the interval of its change excludes zero, and the mean of before and after is
@@ -15,8 +15,8 @@ set, or all rows of the repair set with cross-fitted decisions. The first of the
   makes the difference less variable if both gaps have the same sign; otherwise more, and the distances to their limits are added.
 - unclear: everything else, including any group with too few patients. `patients_needed` is the approximate number for a clear outcome.
 
-A claim of benefit needs more evidence than a warning: `closed` and `reduced` are each wrong in at most 5 % of cases, whatever the truth,
-while a loss of performance beyond its limit is harm even if chance may explain it; `clear_loss` states whether it does.
+`closed` and `reduced` are each wrong in at most 5 % of cases, whatever the truth. If performance is below its limit, but by no more than
+sampling error explains, the outcome is `unclear` at best, and the possible harm is reported first (`possible_harms`).
 Each test is expressed as the factor by which its intervals must shrink to pass it, which is below 1 if it is passed already.
 """
 
@@ -91,7 +91,8 @@ class Judgement:
     performance_after: Estimate
     performance_change: Estimate
     performance_limit: float
-    harms: tuple[Note, ...]  # performance_below_limit, larger_gap, rate_worse
+    harms: tuple[Note, ...]  # what is clear: performance_below_limit, larger_gap, rate_worse
+    possible_harms: tuple[Note, ...]  # performance below its limit by no more than sampling error explains: performance_below_limit
     changed: int  # decisions that differ; for a randomised rule, rows whose probability differs
     patients: int  # rows if there are no patient ids
     patients_needed: int | None  # approximate number for a clear outcome, if it is unclear; None above 100,000
@@ -107,7 +108,9 @@ class Judgement:
     @property
     def clear_loss(self) -> bool | None:
         """Whether performance is below its limit by more than sampling error explains; None if it is not below."""
-        return next((bool(note.numbers["clear"]) for note in self.harms if note.kind == "performance_below_limit"), None)
+        if any(note.kind == "performance_below_limit" for note in self.harms):
+            return True
+        return False if self.possible_harms else None
 
     @property
     def short(self) -> tuple[str, ...]:
@@ -152,6 +155,7 @@ class Judgement:
                 "change": self.performance_change.to_dict(),
             },
             "harms": [note.to_dict() for note in self.harms],
+            "possible_harms": [note.to_dict() for note in self.possible_harms],
             "changed_decisions": self.changed,
             "patients": self.patients,
             "patients_needed": self.patients_needed,
@@ -215,13 +219,13 @@ def judge(
     if goal.max_gap is not None:
         within = all(gap.known and bool(abs(gap.after.value) <= goal.max_gap + RATE_NOISE) for gap in gaps)
         met = kept and all(reached for reached, _, _ in rates) and within
-    harms = []
+    harms, possible_harms = list[Note](), list[Note]()
     least = min(limit, old.value if old.value >= limit else old.value - goal.allowed_loss)
     if new.value < least - RATE_NOISE:  # undefined performance is no harm
         relative = goal.min_performance is None or goal.original is not None or old.value < limit  # counted from the original on these rows
         clear = old.value + change.high < least if relative else new.high < least
         numbers = {"before": old.value, "after": new.value, "limit": limit, "change": change.value, "low": change.low, "high": change.high}
-        harms.append(Note("performance_below_limit", goal.performance, {**numbers, "clear": bool(clear)}))
+        (harms if clear else possible_harms).append(Note("performance_below_limit", goal.performance, numbers))
     for gap, factor in zip(gaps, increase, strict=True):
         if factor < 1:  # larger than chance explains
             sides = {"change": gap.change.value, "low": gap.change.simultaneous_low, "high": gap.change.simultaneous_high}
@@ -239,6 +243,7 @@ def judge(
         performance_change=change,
         performance_limit=limit,
         harms=(*harms, *(note for _, harm, note in rates if harm)),
+        possible_harms=tuple(possible_harms),
         changed=int((before != after).sum()),
         patients=int(units_of(scores.patients, len(scores)).max(initial=-1)) + 1,
         patients_needed=None,
@@ -247,7 +252,7 @@ def judge(
     )
     if not judgement.changed or judgement.harms:
         return replace(judgement, outcome=Outcome.HARM if judgement.changed else Outcome.UNCHANGED)
-    if not judgement.short and not forced:
+    if not judgement.short and not forced and not possible_harms:
         bound = judgement.max_gap
         if kept and all(-bound <= gap.after.simultaneous_low and gap.after.simultaneous_high <= bound for gap in gaps):
             return replace(judgement, outcome=Outcome.CLOSED)

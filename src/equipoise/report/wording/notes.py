@@ -140,10 +140,10 @@ def _nothing_to_repair(measure: str, n: Numbers) -> str:
 def _declined(measure: str, n: Numbers) -> str:
     lacking = {
         "gain": "without a gain of half a point in the expected gap",
-        "performance": "with too low a performance",
+        "performance": f"with {performance_words(n['performance_of'])} that may be below {n['least']:.3f}",
         "rates": f"without surely keeping {_kept_rate_words(n)} in every group",
-        "fpr": "whose false positive rate may rise too far in a group",
-        "selection": "whose share decided positive may rise too far in a group",
+        "fpr": f"with a false positive rate that may rise by more than {n['max_rise']['fpr']:g} in a group",
+        "selection": f"with a share decided positive that may rise by more than {n['max_rise']['selection']:g} in a group",
         "varied": "with the same decision for everyone within each group",
         "net": "that cost more than they gain",
     }

@@ -116,8 +116,9 @@ def outcome_words(judgement: Judgement, *, names: Mapping[str, str] | None = Non
     groups = ", ".join(map(called, judgement.short))
     if judgement.largest is None and outcome == "unchanged":
         return "Unchanged: no decision differs."
+    possible = "".join(f"{_harm_words(note, judgement, called)}; " for note in judgement.possible_harms)
     if judgement.largest is None and outcome != "harm":
-        return f"Unclear: too few patients for a difference in {measure} of {groups}{needed}."
+        return f"Unclear: {possible}too few patients for a difference in {measure} of {groups}{needed}."
     subject, moved, before = "", "", ""
     if judgement.largest is not None:
         gap, sides = judgement.gaps[0], []
@@ -148,13 +149,13 @@ def outcome_words(judgement: Judgement, *, names: Mapping[str, str] | None = Non
     if outcome == "reduced":
         return f"Reduced: {moved}, but is not shown to be within {limit}."
     if judgement.short:
-        return f"Unclear: {moved}; too few patients in {groups}{needed}."
+        return f"Unclear: {possible}{moved}; too few patients in {groups}{needed}."
     if judgement.same:
-        return f"Unclear: {moved}; no benefit is shown."
+        return f"Unclear: {possible}{moved}; no benefit is shown."
     crossed_zero = judgement.largest is not None and judgement.largest.before.value * judgement.largest.after.value < 0
     sides_changed = ", or has only changed sides" if crossed_zero and not judgement.larger else ""
     size = "larger" if judgement.larger else "smaller"
-    return f"Unclear: {moved}; {judgement.patients:,} patients are too few to show whether it is {size}{sides_changed}{needed}."
+    return f"Unclear: {possible}{moved}; {judgement.patients:,} patients are too few to show whether it is {size}{sides_changed}{needed}."
 
 
 def later_words(*judgements: Judgement) -> str:
@@ -194,8 +195,9 @@ def _performance_change(judgement: Judgement) -> str:
 def _harm_words(note: Note, judgement: Judgement, called: GroupNames) -> str:
     numbers = note.numbers
     if note.kind == "performance_below_limit":
-        explained = "which sampling error does not explain" if numbers["clear"] else "which sampling error may explain"
-        return f"{_performance_change(judgement)}, below its limit of {amount(numbers['limit'])}, {explained}"
+        clear = note in judgement.harms
+        below = f"{'' if clear else 'possibly '}below its limit of {amount(numbers['limit'])}"
+        return f"{_performance_change(judgement)}, {below}: sampling error {'does not explain' if clear else 'may explain'} it"
     if note.kind == "larger_gap":
         groups = f"between {called(note.subject)} and {called(numbers['reference'])}"
         before, after = (amount(numbers[side], "points") for side in ("before", "after"))
