@@ -74,20 +74,10 @@ class StepEstimates:
         """The goal's performance, (steps,)."""
         return self.cells.performance(self.goal.performance)
 
-    def gap_se(self, against: int | None = None, signed: bool = False) -> FloatArray:
-        """The standard error of |gap|, or of its difference from that of another step, (steps,).
-
-        The difference in |gap| is unsuitable for steps beyond zero, where the two errors add up; with `signed`, it is that of the gaps.
-        """
-        if against is not None and signed:
-            return self._spread(self._gap_parts, against)
-        if against is not None:  # the signs are taken as known; a gap of exactly 0 contributes nothing
-            return self._spread(lambda steps: np.sign(self.gap[steps])[:, None] * self._gap_parts(steps), against)
-        variance = self._spread(self._gap_parts) ** 2  # of the signed gap, since a gap of exactly 0 is not more certain than others
-        rates = (
-            {MEASURES[self.goal.measure].rate: 1.0} if measure_of(self.goal.measure).is_quotient else measure_of(self.goal.measure).rates
-        )
-        for rate, weight in rates.items():
+    def gap_se(self) -> FloatArray:
+        """The standard error of the gap, (steps,)."""
+        variance, measure = self._spread(self._gap_parts) ** 2, measure_of(self.goal.measure)
+        for rate, weight in ({measure.rate: 1.0} if measure.is_quotient else measure.rates).items():
             extra = self._unseen(rate)
             variance = variance + weight**2 * (np.take_along_axis(extra, self._worst[:, None] + 1, 1)[:, 0] + extra[:, 0])
         return np.sqrt(variance)
