@@ -24,6 +24,7 @@ Methods are compared by the net gain of the step that was chosen for each.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -112,8 +113,7 @@ class Prospects:
         """The prospects of steps whose rules need each patient's group, or decide at random."""
         goal, before = own.goal, own.original
         known, beyond = ~np.isnan(before.total + before.variance), goal.max_gap or 0.0
-        gap, loss = np.full((2, len(own.f)), np.nan)
-        least = np.nan
+        gap, loss, least = *np.full((2, len(own.f)), np.nan), np.nan
         if known[0] and known.sum() > 1:
             prior = NO_GAP_BY_GROUP if needs_group else NO_GAP
             true = TrueRates.of(before.total[known], before.variance[known], prior).draws(generator(seed, "expected loss"))
@@ -133,7 +133,7 @@ class Prospects:
             lower = rate - (rate[0] if same else float(kept)) - SURE * own.rate_se(name, against=0 if same else None)
             lacks["rates"] |= (lower < -RATE_NOISE).any(-1)  # groups whose rate is undefined do not count
         changes, rise = {name: own.cells.rate(name) - own.cells.rate(name)[0] for name in RATES}, {}
-        for name, most in goal.rises.items():
+        for name, most in {**dict.fromkeys(goal.max_rate, 1.0), **goal.rises}.items():
             rise[name] = np.nan_to_num(changes[name]).max(1)
             upper = changes[name] + RISE_SURE * own.rate_se(name, against=0)
             lacks[name] = (upper > most + RATE_NOISE).any(1)
@@ -149,18 +149,10 @@ class Prospects:
 
     def at(self, step: int) -> Expected:
         """The prospects of one step."""
-        return Expected(
-            gap_before=float(self.gap[0]),
-            gap=float(self.gap[step]),
-            gain=float(self.gain[step]),
-            room=float(self.room[step]),
-            performance=float(self.performance[step]),
-            performance_error=float(self.performance_error[step]),
-            fall=float(self.fall[step]),
-            rise={name: float(own[step]) for name, own in self.rise.items()},
-            net=float(self.net[step]),
-            lacks=tuple(name for name, own in self.lacks.items() if own[step]),
-        )
+        names = ("gap", "gain", "room", "performance", "performance_error", "fall", "net")
+        values: dict[str, Any] = {name: float(getattr(self, name)[step]) for name in names}
+        values["rise"] = {name: float(own[step]) for name, own in self.rise.items()}
+        return Expected(gap_before=float(self.gap[0]), lacks=tuple(name for name, own in self.lacks.items() if own[step]), **values)
 
 
 # Methods.
