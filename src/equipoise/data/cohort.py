@@ -56,6 +56,8 @@ class Cohort(Grouped):
     kind: LabelKind = LabelKind.LABELS
     weight: FloatArray | None = None  # (n,) positive sample weights; None if every row counts once
     dates: DateArray | None = None  # (n,) the day of each row; None if no column has it
+    strata: Attribute | None = None  # the rows that are comparable; None if no column has it
+    adjudicated: IntArray | None = None  # (n, labels) the adjudicated labels, -1 where there is none; None if no column has them
 
     def __post_init__(self) -> None:
         n = len(self.y)
@@ -228,7 +230,9 @@ class Cohort(Grouped):
             return self
         column = self.column(label)
         rows = np.flatnonzero(column != UNKNOWN)
-        return replace(self.take(rows, f"{self.name}, {label}"), y=column[rows], labels=UNNAMED_LABEL, kind=LabelKind.LABELS)
+        whole, at = self.take(rows, f"{self.name}, {label}"), self.labels.index(label)
+        truth = None if whole.adjudicated is None else whole.adjudicated[:, [at]]
+        return replace(whole, y=column[rows], labels=UNNAMED_LABEL, kind=LabelKind.LABELS, adjudicated=truth)
 
     def encoded_by(self, encoder: Encoder) -> Cohort:
         """These rows with the encoder of another set, usually the training set of the network that will use them."""
@@ -349,6 +353,8 @@ class Scores(Grouped):
     features: FeatureTable | None = None  # further columns that a rule may use at prediction time
     logit: FloatArray | None = None  # (n,) the logits that the scores were made from, by which rows are ranked
     dates: DateArray | None = None  # (n,) the day of each row; None if no column has it
+    strata: Attribute | None = None  # the rows that are comparable; None if no column has it
+    adjudicated: IntArray | None = None  # (n,) the adjudicated label, -1 where there is none; None if no column has it
 
     def __post_init__(self) -> None:
         if not len(self.ids):
@@ -420,7 +426,8 @@ class Scores(Grouped):
         if bad := int((~((values >= 0) & (values <= 1))).sum()):
             raise BadInput(f"{bad:,} of {len(values):,} scores for {cohort.name!r} are NaN or lie outside [0, 1]. Give probabilities.")
         who = cohort.patients, cohort.ids, cohort.name, cohort.weight
-        return cls(cohort.y, values, cohort.attributes, *who, dates=cohort.dates)
+        truth = None if cohort.adjudicated is None else cohort.adjudicated[:, 0]
+        return cls(cohort.y, values, cohort.attributes, *who, dates=cohort.dates, strata=cohort.strata, adjudicated=truth)
 
     def with_features(self, features: object) -> Scores:
         """These scores with columns that a rule may use: a frame, or an array (n, d), of the same rows in the same order."""
@@ -479,9 +486,11 @@ def scores_from_columns(frame: pd.DataFrame, columns: Columns, name: str = "scor
     if not columns.score:
         raise BadInput("no score column was named", source=source)
     table = data.FeatureTable(frame[features].reset_index(drop=True)) if features else None
-    scores, problems = {}, []
+    scores, problems = dict[str, Scores](), list[str]()
     for label, y, (score, logit) in zip(columns.label, np.ascontiguousarray(read["targets"].T), read["scores"], strict=True):
-        rows = Scores(y, score, read["attributes"], read["patients"], read["ids"], name, read["weight"], table, logit, read["dates"])
+        truth = None if read["adjudicated"] is None else read["adjudicated"][:, len(scores)]
+        more = read["dates"], read["strata"], truth
+        rows = Scores(y, score, read["attributes"], read["patients"], read["ids"], name, read["weight"], table, logit, *more)
         known = y != UNKNOWN
         scores[label] = rows if known.all() else rows.take(known)
         for attribute in () if known.all() else scores[label].attributes:

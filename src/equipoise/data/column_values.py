@@ -164,7 +164,7 @@ def read_columns(frame: pd.DataFrame, columns: Columns, source: str = "") -> dic
                 f"column {name!r}: {affected} hold lists or records (or tensors); one value per row is needed. Use another column."
             )
     raise_all(problems, source)
-    patient, fields = columns.patient, dict[str, Any](scores=[], weight=None, dates=None)
+    patient, fields = columns.patient, dict[str, Any](scores=[], weight=None, dates=None, strata=None, adjudicated=None)
     with collecting(problems):
         names, one = tuple(map(level_name, columns.classes)) or columns.label, len(columns.label) == 1
         if columns.classes:
@@ -182,6 +182,12 @@ def read_columns(frame: pd.DataFrame, columns: Columns, source: str = "") -> dic
     if columns.weight is not None:
         fields["weight"], weight_problems = read_weights(frame[columns.weight], columns.weight)
         problems += weight_problems
+    if columns.audit_label:
+        with collecting(problems):
+            fields["adjudicated"] = read_label_columns(frame, columns.audit_label, columns.positive, unknown_allowed=True)
+    if columns.within:
+        with collecting(problems):
+            fields["strata"] = read_strata(frame, columns)
     if columns.date is not None:
         with collecting(problems):
             fields["dates"] = read_dates(frame[columns.date], columns.date)
@@ -302,6 +308,17 @@ def read_weights(column: "pd.Series[object]", name: str) -> tuple[FloatArray, li
         f"weight column {name!r}: {_affected_rows(bad)} hold no positive, finite number, {first!r} in the first. Leave rows of weight 0 "
         "out; correct the others."
     ]
+
+
+def read_strata(frame: pd.DataFrame, columns: Columns) -> Attribute:
+    """The stratum of each row, such as the view of its image; of several columns, their intersection."""
+    strata = []
+    for name in columns.within:
+        try:
+            strata.append(Attribute.of(frame[name], name, None, columns.bins.get(name)))
+        except BadInput as error:
+            raise BadInput(*error.problems, advice=f"Patients are to be comparable within {name!r} (within=, --within).") from None
+    return Attribute.crossed(strata)
 
 
 def read_dates(column: "pd.Series[object]", name: str) -> DateArray:

@@ -26,14 +26,8 @@ CONFLICTS = {  # the treatment of patients with more than one recorded group, an
 }
 
 
-ROLES = (
-    "label",
-    "group",
-    "score",
-    "patient",
-    "weight",
-    "date",
-)  # the fields that name columns; a column has one role, and is no input by default
+# The fields that name columns. A column has one role, but groups may also make patients comparable; none is an input by default.
+ROLES = ("label", "group", "score", "patient", "weight", "date", "within", "audit_label")
 
 
 class LabelKind(StrEnum):
@@ -116,6 +110,12 @@ class Columns(Specification):
     patient: Name = setting("column with patient ids; intervals then count patients instead of rows", None, flag="--patient")
     id: Name = setting("column with unique row ids", None)
     score: Names = setting("column with the score in [0, 1], in place of a model; one per label", (), flag="--score")
+    audit_label: Names = setting("column with an adjudicated label of some rows, empty in others; one per label, audited too", ())
+    within: Names = setting(
+        "column whose values make patients comparable, as the view of an image: gaps are also reported within them; several are crossed",
+        (),
+        flag="--within",
+    )
     score_prefix: str | None = setting(
         "prefix of score columns: score_ pairs score_Effusion with the label Effusion; without labels, all pairs are used",
         None,
@@ -161,12 +161,13 @@ class Columns(Specification):
     def text(self) -> set[str]:
         """The columns of identifiers, dates and groups, which are read as text; a binned group is read as a number."""
         groups = {name for name in self.group if name not in self.bins}
-        return groups | {name for name in (self.patient, self.id, self.date) if name is not None}
+        strata = {name for name in self.within if name not in self.bins}
+        return groups | strata | {name for name in (self.patient, self.id, self.date) if name is not None}
 
     @property
     def words(self) -> tuple[str, ...]:
         """The label columns that are read as text, since a positive value or classes are named."""
-        return self.label if self.positive is not None or self.classes else ()
+        return (*self.label, *self.audit_label) if self.positive is not None or self.classes else ()
 
     @property
     def references(self) -> tuple[Any, ...]:
@@ -210,7 +211,7 @@ class Columns(Specification):
         problems += [
             f"column {name!r} has more than one role: {', '.join(uses)}. Give each a column of its own."
             for name, uses in self.used.items()
-            if len(uses) > 1
+            if len(uses) > 1 and {*uses} != {"group", "within"}
         ]
         if self.reference and len(self.reference) != len(self.group):
             count, found = len(self.group), list(self.reference)
@@ -218,6 +219,11 @@ class Columns(Specification):
         if self.score and self.label and len(self.score) != len(self.label):
             counts = f"{len(self.label)} --label and {len(self.score)} --score"
             problems.append(f"{counts} do not match; give one score per label, in the same order")
+        if self.audit_label and len(self.audit_label) != len(self.label):
+            counts = f"{len(self.label)} label and {len(self.audit_label)} audit_label"
+            problems.append(f"{counts} columns do not match; give one audit_label per label, in the same order")
+        if self.audit_label and self.classes:
+            problems.append("audit_label is for labels, not for the classes of one. Omit it.")
         names = list(map(str, self.classes))
         problems += [f"class {name!r} was named twice. Name each class once." for name in repeated(names)]
         if len(names) == 1:
@@ -229,8 +235,8 @@ class Columns(Specification):
         for name, edges in self.bins.items():
             from equipoise.data.attribute import parse_edges
 
-            if name not in self.group:
-                hint = did_you_mean(name, self.group)
+            if name not in (*self.group, *self.within):
+                hint = did_you_mean(name, (*self.group, *self.within))
                 problems.append(
                     f"bins are given for {name!r}, which is not a group column.{hint} Name it as one (--group), or omit its bins."
                 )

@@ -92,6 +92,8 @@ def scan_if_large(path: str | Path, columns: Columns) -> "dict[str, Scan]":
 
     if columns.id is not None:
         raise BadInput(f"{path} is read in batches, without row ids, which an audit does not report. Omit data.id (id=).")
+    if columns.within or columns.audit_label:
+        raise BadInput(f"{path} is read in batches, without data.within and data.audit_label. Omit them, or raise data.max_table_bytes.")
     used = columns.changed(features=(), date=None)
     own = {label: used.changed(label=label, score=score) for label, score in zip(columns.label, columns.score, strict=True)}
     return {label: Scan(Path(path), of_label, limit=columns.max_table_bytes) for label, of_label in own.items()}

@@ -292,7 +292,7 @@ MOST_ALIKE = 2**18  # ids that are kept, to find those that are alike
 MAX_LEVELS = 100_000  # a group column with more distinct values is refused as an identifier without reading on
 
 
-@takes_fields_of(Columns, without=("classes", "id", "score_prefix", "features", "view", "date", "max_table_bytes"))
+@takes_fields_of(Columns, without=("classes", "id", "score_prefix", "features", "view", "date", "within", "audit_label", "max_table_bytes"))
 def scan(path: str | Path, *, name: str = "", **columns: Any) -> "Scan":
     """The scores in a table on disk of any size, which `eq.audit` reads in batches.
 

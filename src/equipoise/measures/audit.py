@@ -25,9 +25,11 @@ from equipoise.measures.calibration import REASONS, TOO_FEW, WITHHELD
 from equipoise.measures.disclosure import table_from, table_to_dict
 from equipoise.measures.families import comparisons_of, shrunken_gaps
 from equipoise.measures.intervals import INSUFFICIENT_DATA, Estimate
+from equipoise.measures.label_noise import LABEL_GAP_COLUMNS, LABEL_GROUP_COLUMNS
 from equipoise.measures.measure_table import GAPS, OVERALL, QUOTIENTS, Gap, canonical_name
 from equipoise.measures.moments import Moments
 from equipoise.measures.score_measures import ALL_ROWS, CURVE_COLUMNS, SCORE_MEASURES
+from equipoise.measures.strata import WITHIN_COLUMNS
 from equipoise.measures.thresholds import DescribedRule, Rule, Threshold
 from equipoise.presenting import html_of, write_page
 
@@ -112,6 +114,21 @@ class LabelAudit:
     def permutation(self) -> pd.DataFrame:
         """The permutation p-value of each row of `gaps` (`p_permutation`); NaN for a table that was read in batches."""
         return self.details["permutation"]()
+
+    @cached_property
+    def within(self) -> pd.DataFrame:
+        """Gaps within the strata that make patients comparable, next to the crude ones; no rows without strata."""
+        return self.details.get("within", pd.DataFrame)()
+
+    @cached_property
+    def label_gaps(self) -> pd.DataFrame:
+        """Gaps by the label, by the adjudicated label of some rows, and as that would show all rows; no rows without such a label."""
+        return self.details.get("label_gaps", pd.DataFrame)()
+
+    @cached_property
+    def label_groups(self) -> pd.DataFrame:
+        """How well the label agrees with the adjudicated one in each group; no rows without an adjudicated label."""
+        return self.details.get("label_groups", pd.DataFrame)()
 
     def __getstate__(self) -> dict[str, Any]:
         """The values without the rows of patients from which details are computed."""
@@ -198,6 +215,7 @@ class LabelAudit:
             "groups": records(self.groups.rename_axis("group").reset_index()),
             "gaps": records(self.gaps.join(self.permutation)),
             **({"shrunken_gaps": records(self.shrunken())} if self.settings.shrink else {}),
+            **{name: records(getattr(self, name)) for name in OF_DETAILS if name in self.details},
             "curves": records(self.curves),
             "by_threshold": table_to_dict(self.by_threshold),
             "sums": {name: moments.to_dict() for name, moments in self.sums.items()},
@@ -414,6 +432,20 @@ OF_GAPS: Kinds = {
     **{"clear": FLAG, "few": FLAG, "patients": COUNT, "p_permutation": NUMBER},
 }
 OF_CURVES: Kinds = {**dict.fromkeys(CURVE_COLUMNS, NUMBER), "attribute": TEXT, "group": TEXT}
+NAMES_OF_GAP = {**NAME_COLUMNS, "measure": TEXT, "reference": TEXT}
+OF_DETAILS: dict[str, Kinds] = {  # in the file if the rows have strata, or an adjudicated label
+    "within": {
+        **dict.fromkeys(WITHIN_COLUMNS, NUMBER),
+        **dict.fromkeys(("strata", "patients", "left_out"), COUNT),
+        **NAMES_OF_GAP,
+        "within": TEXT,
+    },
+    "label_gaps": {**dict.fromkeys(LABEL_GAP_COLUMNS, NUMBER), **NAMES_OF_GAP},
+    "label_groups": {
+        **{**dict.fromkeys(LABEL_GROUP_COLUMNS, NUMBER), "attribute": TEXT, "group": TEXT, "reference": FLAG},
+        **dict.fromkeys(("rows", "patients", "positives", "labelled"), COUNT),
+    },
+}
 SHARE_COLUMNS = {*OF_RATES, "p_value", "p_adjusted", "p_permutation", "threshold"}
 
 
@@ -469,7 +501,8 @@ def _label(plain: Mapping[str, Any]) -> LabelAudit:
             "permutation": gaps[["p_permutation"]].copy,
             "curves": curves.copy,
             "by_threshold": table_from(plain["by_threshold"]).copy,
-        },
+        }
+        | {name: _frame(name, plain[name], kinds).copy for name, kinds in OF_DETAILS.items() if name in plain},
         weighted=bool(plain["weighted"]),
         baseline=None if plain.get("baseline") is None else _read_dataclass(Baseline, plain["baseline"]),
         label=str(plain["label"]),

@@ -22,6 +22,7 @@ from equipoise.disk import sha256, sha256_of, without_folders
 from equipoise.measures import Audit, Estimate, LabelAudit, group_estimate
 from equipoise.report import document as doc
 from equipoise.report.audits import (
+    FIRST_MEASURES,
     UNKNOWN_ESTIMATE,
     LabelSections,
     between,
@@ -39,7 +40,6 @@ from equipoise.report.wording.names import HEADLINE, RATE_WORDS, SHOWN_RATES, di
 AUDIT_DECISIONS = ("use the classifier", "use it under conditions", "repair it first", "do not use it")  # to tick on paper
 MOST_CLEAR = 12  # clear differences in the table of the answer
 MOST_GROUPS = 40  # of an attribute with rates and differences on axes; attributes with more are in the explorer only
-FIRST_MEASURES = ("eod", "fpr_gap")  # missed findings and false alarms: always on paper, and first in the overview of several labels
 PANELS_ON_PAPER = 6  # figures of an attribute
 LEAST_WIDTH = 0.05  # of the colour scale of a matrix
 LIBRARIES = ("numpy", "pandas", "scipy", "torch")  # whose versions are recorded
@@ -151,7 +151,8 @@ def _label_page(s: LabelSections, origin: Origin | None, paper: bool) -> doc.Doc
         rows = audit.gaps[audit.gaps["attribute"] == name]
         wanted = {*FIRST_MEASURES, *rows["measure"][rows["clear"].astype(bool)]} if paper else set(rows["measure"])
         shown = [measure for measure in distinct(rows["measure"].unique()) if measure in wanted]
-        return [s.gaps(rows, name, shown), *(s.shrunken(name) if audit.settings.shrink else [])]
+        further = [*s.within(name), *s.adjudicated(name), *(s.shrunken(name) if audit.settings.shrink else [])]
+        return [s.gaps(rows, name, shown), *further]
 
     def groups(name: str) -> list[Part]:
         made = s.rates(name, HEADLINE)

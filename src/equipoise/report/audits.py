@@ -36,6 +36,14 @@ from equipoise.report.wording.names import (
 
 SCREEN_GROUPS, SCREEN_GAPS = 10, 9  # rows of each table on one screen of a terminal
 NARROW, WIDE = 76, 110  # columns of a terminal below which counts of positives, and simultaneous intervals, are left out
+FIRST_MEASURES = ("eod", "fpr_gap")  # missed findings and false alarms: always on paper, and first in the overview of several labels
+BY_LABEL = {  # the differences by a label and an adjudicated one
+    "label": "label, all rows",
+    "label_adjudicated": "label, adjudicated rows",
+    "adjudicated": "adjudicated label",
+    "corrected": "corrected, all rows",
+}
+ENDS = ("", "_low", "_high")
 ALL_RATES = (*GROUP_MEASURES, *SCORE_MEASURES, CALIBRATION_ERROR)
 AREAS = ("auroc", "average_precision")
 SCREEN_VALUES = {"balanced_accuracy": "share", "auroc": "area", "calibration_slope": "number", "calibration_intercept": "signed"}
@@ -119,6 +127,14 @@ def row_notes(audit: LabelAudit, called: Called) -> list[Words]:
     return notes
 
 
+def _chosen(rows: pd.DataFrame, attribute: str | None, measures: Iterable[str] = ()) -> pd.DataFrame:
+    """The rows of one attribute, or of all, and of some measures, or of all that do not mirror each other."""
+    chosen = rows if attribute is None or not len(rows) else rows[rows["attribute"] == attribute]
+    if "measure" not in chosen:
+        return chosen
+    return chosen[chosen["measure"].isin([*measures] or distinct(chosen["measure"].unique()))]
+
+
 class LabelSections:
     """The parts of the audit of one label, from which its page and its views in a terminal and a notebook are put together."""
 
@@ -200,6 +216,48 @@ class LabelSections:
         title = Text("Shrunken differences (empirical Bayes)", "heading")
         return [title, Text(wording.SHRINKAGE, "notes"), table(caption, heads, rows, style="shrunken")] if rows else []
 
+    def within(self, attribute: str | None = None, measures: Iterable[str] = ()) -> list[Part]:
+        """Differences among comparable patients next to those of all, of one attribute or of all; nothing if the rows have no strata."""
+        rows, found = [], self.audit.within
+        for row in _chosen(found, attribute, measures).itertuples():
+            within = Cell(value=Estimate(row.value, row.low, row.high, note=str(row.note)), kind="points")
+            left_out = f"{row.left_out:,}" if row.left_out else "none"
+            name = sentence(gap_words(str(row.measure)))
+            rows.append((name, between(row, self.called), amount(row.crude, "points"), within, left_out))
+        if not rows:
+            return []
+        strata = Span(str(found["within"].iloc[0]))
+        heads = ["Difference in", Column("Between", style="text"), "All patients", ("Within ", strata), Column("Rows left out", least=WIDE)]
+        caption = (
+            "Differences in percentage points among patients with the same ",
+            strata,
+            f" (Mantel-Haenszel), with {self.level} intervals",
+        )
+        return [table(caption, heads, rows)]
+
+    def adjudicated(self, attribute: str | None = None, measures: Iterable[str] = ()) -> list[Part]:
+        """How well the label agrees with the adjudicated one, and the differences by both; nothing without an adjudicated label."""
+        groups, rows, agreement = self.audit.label_groups, [], []
+        for row in _chosen(groups, attribute).itertuples():
+            shares = [Cell(value=Estimate(*(getattr(row, f"{name}{end}") for end in ENDS))) for name in ("carried", "confirmed")]
+            group = Cell((Span(self.called(row.group)),), tag="reference" if row.reference else "")
+            agreement.append((group, f"{row.rows:,}", f"{row.positives:,}", shares[0], f"{row.labelled:,}", shares[1]))
+        for row in _chosen(self.audit.label_gaps, attribute, measures).itertuples():
+            compared: Words = (sentence(gap_words(str(row.measure))), ", ", *between(row, self.called))
+            for name, words in BY_LABEL.items():
+                gap = Estimate(*(getattr(row, f"{name}{end}") for end in ENDS))
+                known = not math.isnan(gap.value)
+                bounds = f"{span(gap.low, gap.high, 'points')} (bounds)" if not math.isnan(gap.low) else "insufficient data"
+                rows.append((compared, words, Cell(value=gap, kind="points") if known else Cell(bounds)))
+                compared = ""
+        if not rows:
+            return []
+        heads = ["Group", "rows", Column("positives", least=WIDE), "labelled, %", Column("labelled", least=WIDE), "confirmed, %"]
+        caption = f"Adjudicated rows: positives that are labelled, and labelled rows that are confirmed, {self.level} intervals"
+        of_gaps = f"Differences in points by the label and by the adjudicated label, {self.level} intervals"
+        columns = ["Difference in", Column("by", style="text"), "Difference"]
+        return [table(caption, heads, agreement), table(of_gaps, columns, rows), Text(wording.CORRECTED, "notes")]
+
     def performance(self) -> list[Part]:
         """Performance and calibration over all patients."""
         audit = self.audit
@@ -277,6 +335,8 @@ class LabelSections:
             *([Text(f"{sentence(', '.join(values))}.")] if values else []),
             *(Text(""), table(f"Groups, with {self.level} intervals", heads, rows)),
             *((Text(""), self.gaps(gaps).only(0, 1, 4)) if len(gaps) else ()),
+            *(part for name in self.single for part in (Text(""), *self.within(name, FIRST_MEASURES)) if len(audit.within)),
+            *(part for name in self.single for part in (Text(""), *self.adjudicated(name, FIRST_MEASURES)) if len(audit.label_gaps)),
             *(Text(""), Items([*row_notes(self.audit, self.called), *wording.sampled_words(audit), legend])),
         ]
 
@@ -286,6 +346,7 @@ class LabelSections:
         parts = [self.head(), *(self.answer() if len(audit.gaps) else []), *self.performance()]
         parts += [part for name in self.groups for part in (self.cohort(name), self.rates(name, ALL_RATES))]
         parts += [self.gaps(rows, str(name)) for name, rows in audit.gaps.groupby("attribute", sort=False)]
+        parts += [part for name in self.groups for part in (*self.within(name), *self.adjudicated(name))]
         parts += [self.curves()] if audit.curves["net_benefit"].notna().any() else []
         notes = [*row_notes(self.audit, self.called), *wording.sampled_words(audit)]
         for (group, lacking), attribute in zip(audit.groups["lacking"].items(), audit.groups["attribute"], strict=True):

@@ -47,6 +47,12 @@ SHRINKAGE = (
 )
 
 
+CORRECTED = (
+    "Corrected: each row counts as positive with the share of adjudicated positives among rows of its group, label and decision. "
+    "That is right if which rows were adjudicated depends on nothing else."
+)
+
+
 def largest_gap_row(audit: LabelAudit) -> dict[str, Any] | None:
     """The largest gap, preferably one that is clear after adjustment, and among these one of a single attribute; None if none is known."""
     shown = distinct(audit.gaps["measure"].unique())
