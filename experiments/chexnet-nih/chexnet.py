@@ -66,7 +66,7 @@ def main() -> None:
     chosen = {finding: scores_of(valid, finding) for finding in FINDINGS}
     audits = eq.audit(labels, valid=chosen, level=LEVEL, no_finding="none of the labels")
     groups, gaps = [], []
-    for finding, audit in audits.items():
+    for finding, audit in audits.labels.items():
         single = audit.groups[audit.groups["attribute"].isin(ATTRIBUTES)].rename_axis("group").reset_index()
         groups.append(single.assign(finding=finding, threshold=audit.rule.value))
         own = audit.gaps[audit.gaps["attribute"].isin(ATTRIBUTES) & audit.gaps["measure"].isin(MEASURES)]
@@ -87,7 +87,7 @@ def main() -> None:
             for name in CALIBRATION
             for end, part in (("", "value"), ("_low", "low"), ("_high", "high"))
         }
-        for finding, audit in audits.items()
+        for finding, audit in audits.labels.items()
     ]
     pd.DataFrame(overall).to_csv(folder / "findings.csv", index=False, float_format="%.6g")
 
