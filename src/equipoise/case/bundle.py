@@ -64,12 +64,14 @@ class Bundle:
     ) -> Bundle:
         """The bundle in a folder, after its files are verified (SHA-256).
 
-        A classifier that is not a network is in the folder as a .skops file, or as a pickle, which is read with `trust=True` only.
+        Code runs only on request. Without `model` or `trust`, an `Untrusted` error shows it; networks of Equipoise need neither.
 
-        A network's code runs only on request: `model` names the factory to run or is the network itself; `trust=True` runs the code that
-        run.json names, if it is unchanged. Without either, an `Untrusted` error shows what would run. Networks of Equipoise need neither.
-        A transform of images is code too: it is named with `transform`, or trusted, and must be the transform of the repair.
-        `images` states whether new rows will have images, which is checked before any code runs; `running` is called with that code.
+        - `folder`: the folder that `debias` or `Comparison.save` wrote.
+        - `model`: the factory of the network, file.py:factory, or the network or function itself.
+        - `transform`: the transform of images, file.py:transform or callable; it must be the one of the repair.
+        - `trust`: runs the code that run.json names, if it is unchanged; also reads a classifier that was saved as a pickle.
+        - `images`: whether new rows will have images, which is checked before any code runs.
+        - `running`: called with the code before it runs.
         """
         files = verify(folder)
         run, rule = files.run, read_rule(files.contents["rule.json"], files.source("rule.json"))
@@ -142,10 +144,14 @@ class Bundle:
     ) -> pd.DataFrame:
         """Score and decision of each row, next to its identifiers; for a randomised rule also the probability of a positive decision.
 
-        `rows` is a frame with the columns of the repair (no label is needed), or a cohort; for a rule for scores, a frame with the scores,
-        or Scores. For images, `images` is their folder and the other options are those of `Cohort.from_images`. Warnings about the repair
-        and about these rows are logged. A randomised rule draws each decision from `seed` and the id of the row, so that it does not depend
-        on the other rows; rows must have ids.
+        Warnings about the repair and about these rows are logged.
+
+        - `rows`: a frame with the columns of the repair (no label is needed), or a cohort; for a rule for scores, also Scores.
+        - `images`, `image_column`: the folder of the images, and the column with their names, by default that of the repair.
+        - `skip_broken`, `allow_outside`, `max_pixels`, `cache`: as in `Cohort.from_images`.
+        - `seed`: a randomised rule draws each decision from it and the id of the row, independent of the other rows; rows need ids.
+        - `name`: what messages call the rows.
+        - `progress`: called with the number of images that were read.
         """
         if self.outcome == "harm":
             why = f"The reason is in {self.folder / 'report.html'}"

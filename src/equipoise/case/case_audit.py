@@ -75,8 +75,11 @@ class CaseAudit:
 def audit_case(case: Case, *, bars: Bars = no_bars, running: Callable[[models.Code | None], None] | None = None) -> CaseAudit:
     """The audit of each label of a case: of the scores in its table, or of the network or estimator that is run on its rows.
 
-    A large table of scores, or a folder of them, is read in batches. `bars` shows progress bars. `running` is called before the code in an
-    exported program is run.
+    A large table of scores, or a folder of them, is read in batches.
+
+    - `case`: data, model and what to report.
+    - `bars`: progress bars, from the name of a task to a context of a function of the work done and the total.
+    - `running`: called before the code in an exported program is run.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "scores.csv"

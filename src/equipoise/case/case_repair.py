@@ -155,8 +155,11 @@ def prepare_repair(
     """The repair of a case with its classifier loaded, its patients read and divided, and its scores compared with known ones.
 
     `.estimate()` returns the dry run. `.repair()` tries the methods, chooses one on the repair set and evaluates it on the held-out
-    patients; `.save(folder)` of the result writes a folder to serve. `arguments` are the command, for the provenance; `bars` shows progress
-    bars, and `running` is called before the code in an exported program is run.
+    patients; `.save(folder)` of the result writes a folder to serve.
+
+    - `case`: data, model, goal and methods.
+    - `arguments`: the command, for the provenance.
+    - `bars`, `running`: as in `audit_case`.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())

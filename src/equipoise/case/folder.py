@@ -32,8 +32,11 @@ HIDDEN, OLD_SUFFIX = ".equipoise.", ".old"  # prefix of hidden folders, and suff
 def check_folder(folder: Path, overwrite: bool, needed: int = 0, *, replaced: bool = True) -> None:
     """Raises an error before a long run if writing would fail after it: a folder that is not empty, not writable, or on a full disk.
 
-    Creates nothing. With `replaced` the folder must also be one that can be replaced as a whole: no mount point, not the current folder.
-    Of several processes that share a job, only the first writes, so only it checks.
+    Creates nothing. Of several processes that share a job, only the first writes, so only it checks.
+
+    - `folder`, `overwrite`: where the result will be, and whether it may replace that of an earlier run.
+    - `needed`: the bytes of the weights.
+    - `replaced`: whether the folder is replaced as a whole, which a mount point and the current folder cannot be.
     """
     if rank() > 0:
         return

@@ -111,7 +111,10 @@ def save_comparison(
 ) -> Path:
     """The folder with the bundle of a comparison that was made in Python, served as its network or its scores are.
 
-    Of networks, those of Equipoise are built again, and others are named by `model` or given to `Bundle.load`.
+    - `case`, `folder`, `overwrite`: the comparison, where its bundle is written, and whether that may replace an earlier one.
+    - `model`: the factory of a network that is not Equipoise's, file.py:factory; without it, the network is given to `Bundle.load`.
+    - `score`: of a rule for scores, the column that will hold new ones.
+    - `options`: those of the section [report] of a case.
     """
     rows, network = case.rows, cast(Any, case.original.candidate.model)
     assert rows is not None
@@ -217,7 +220,9 @@ def _link_files(source: Path, target: Path) -> None:
 def choose_saved(folder: Path, name: str, made_from: Mapping[str, object]) -> dict[str, schema.Run]:
     """What run.json of each label holds after another candidate of the repair in a folder was taken, as it was fitted.
 
-    Raises an error if the repair was made from another case, which would need to be fitted again.
+    - `folder`: that of a repair with several candidates.
+    - `name`: the candidate to take.
+    - `made_from`: the case as plain values; an error if the repair was made from another one, which would need to be fitted again.
     """
     index = recover(folder) / CANDIDATES / INDEX
     if not index.is_file():

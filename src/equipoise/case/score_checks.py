@@ -88,11 +88,14 @@ def check_scores(
 ) -> ScoreCheck:
     """The comparison of a network's scores on a cohort with the known ones; raises `ScoresDiffer` if they differ.
 
-    `known` is a frame with the columns `id` and `score`, a series with the ids as its index, or a mapping from ids to scores. The ids are
-    those of the cohort: the names of images, or the column `id`. Rows without a known score are left out.
-
     The error states how large the differences are, and which of the usual reasons explains them, if any does (logits, an inverted or
     another output, rows in another order).
+
+    - `model`, `cohort`: the network or estimator, and the rows of one label; rows without a known score are left out.
+    - `known`: a frame with the columns `id` and `score`, a series by id, or a mapping from ids to scores.
+    - `score`, `id`: the columns of a frame; the ids are those of the cohort, the names of images or its column of ids.
+    - `tolerance`: the largest difference that counts as equal.
+    - `output`: what the network returns, logit or probability.
 
     >>> import torch
     >>> rows = Cohort.from_arrays(torch.tensor([[0.0], [1.0]]), [0, 1], ["F", "M"])

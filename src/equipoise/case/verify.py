@@ -125,8 +125,11 @@ def write_again(
 ) -> list[Path]:
     """Writes a page, a PDF or both from the JSON of an audit or from the folder of a repair; returns their paths.
 
-    Without either, the page of an audit is written next to its JSON. Words for groups are those of the audit unless others are given. The
-    report of a repair needs the rows of its patients, which are not saved, so the page in the folder is copied or printed.
+    The report of a repair needs the rows of its patients, which are not saved, so the page in the folder is copied or printed.
+
+    - `source`: the JSON of an audit, or the folder of a repair.
+    - `page`, `pdf`: the files to write; without either, the page of an audit is written next to its JSON.
+    - `group_names`: words for groups, by default those of the audit.
     """
     folder, report = Path(source), Path(source) / REPORT
     if not folder.is_dir():
