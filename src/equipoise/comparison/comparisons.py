@@ -24,6 +24,7 @@ from pydantic.dataclasses import dataclass as checked
 
 from equipoise import __version__, measures
 from equipoise.comparison.findings import Findings, ScoredCandidate, find
+from equipoise.comparison.options import Option, options_of
 from equipoise.data import Cohort, Identities, LabelKind, Rows, Scores, check_apart, check_cohort
 from equipoise.disk import sha256, sha256_of, without_folders
 from equipoise.errors import BadInput, Misuse, pick, raise_all
@@ -113,6 +114,7 @@ class Comparison:
     together: int = 1  # number of labels repaired together, over which simultaneous intervals hold
     forced: bool = False  # the repair was run although a cell has too few patients for any claim
     _cache: list[Findings] = field(default_factory=list, init=False, repr=False)
+    _options: list[Option] = field(default_factory=list, init=False, repr=False)
 
     def __repr__(self) -> str:
         names = ", ".join(entry.name for entry in (self.original, *self.candidates))
@@ -156,6 +158,7 @@ class Comparison:
         return self._cache[0]
 
     @property
+<<<<<<< HEAD
     def choices(self) -> list[str]:
         """What `choose` takes: "original", which keeps the original, and the names of the candidates."""
         return [ORIGINAL, *(tried.name for tried in self.candidates)]
@@ -171,6 +174,21 @@ class Comparison:
         candidates = (*self.candidates, taken) if at < 0 else (*self.candidates[:at], taken, *self.candidates[at + 1 :])
         # What inputs show is about the candidate that was chosen first.
         return replace(self, candidates=candidates, chosen=at % len(candidates), thumbnails={}, probes=None, baseline=None)
+=======
+    def options(self) -> tuple[Option, ...]:
+        """What a committee can choose from, on the held-out rows: the original first, and what was chosen is marked; computed once."""
+        if not self._options:
+            about = self.settings, self.together, self.provenance.seed
+            self._options.extend(options_of(self.original, self.candidates, self.chosen, *about))
+        return tuple(self._options)
+
+    def choose(self, name: str) -> "Comparison":
+        """This comparison with another of its `options` as the chosen candidate, by name: "level up". Nothing is fitted again."""
+        names = [option.name for option in self.options]
+        tried = self.options[names.index(pick("option", name, names))].tried
+        others = [each for each in self.candidates if each is not tried]
+        return replace(self, candidates=(tried, *others), chosen=0)
+>>>>>>> 992fc7f2 (The options of a committee side by side, and what limits a repair: one section for page, terminal, card and notebook; Comparison.options and .choose)
 
     @property
     def judgement(self) -> Judgement:

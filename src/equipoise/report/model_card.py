@@ -31,6 +31,7 @@ from equipoise.measures import AuditSpec, Estimate, group_estimate, shown_scores
 from equipoise.methods import METHODS
 from equipoise.models import is_network
 from equipoise.report.audits import performance_rows
+from equipoise.report.choices import options_table
 from equipoise.report.document import Cell, Text, table
 from equipoise.report.pages import in_markdown, render
 from equipoise.report.repairs import affected_tables, change_parts, cohort_parts, gap_parts, group_parts, outcome_parts
@@ -143,6 +144,7 @@ def cards(repair: Comparison, toml: Path | None = None) -> dict[str, str]:
         change = Cell("no change") if is_original(repair) else Cell(value=shift.change, kind="points")
         changes.append(((Span(shift.group),), rate_words(shift.rate), change))
     results = [
+        options_table(repair, groups_called(repair, None)),
         *gap_parts(repair, str),
         table("Performance over all patients", ["Measure", "Before", "After"], performance),
         *group_parts(repair, str),

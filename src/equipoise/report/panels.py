@@ -34,12 +34,13 @@ Tick = tuple[float, str]  # a position on an axis and its label
 
 @dataclass(frozen=True)
 class Mark:
-    """A path, dot, bar or rule: `style` is its class in the style sheet, `colour` the group it belongs to."""
+    """A path, dot, bar or rule: `style` is its class in the style sheet, `colour` the group it belongs to. A text is `title` at a place."""
 
     style: str
-    d: str
+    d: str = ""
     colour: int = -1
     title: str = ""
+    at: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)

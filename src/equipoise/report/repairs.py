@@ -21,6 +21,7 @@ from equipoise.methods import ALL_AT_ONCE, METHODS, Candidate, joint_outcome
 from equipoise.report import document as doc
 from equipoise.report.audits import gap_table, rate_table, row_notes
 from equipoise.report.changes import period_parts
+from equipoise.report.choices import limit_parts, options_parts, options_table
 from equipoise.report.document import Called, Cell, Column, Fixed, Folded, Part, Section, Text, Words, table
 from equipoise.report.explorer import explorer_data, explorer_parts, trajectory_panel
 from equipoise.report.pages import page_of, render
@@ -79,16 +80,19 @@ def repair_document(repair: Comparison, names: Mapping[str, str] | None = None, 
     of_probes = "how well the group can be predicted from each layer"
     of_traces = "how each method moved on the patients it was fitted to"
     of_images = "the most changed images, and units that were switched off"
+    before = (repair.original.test, repair.original.decisions(), attribute)
+    steps_before = steps_by_group(repair.original.test, attribute, repair.original.candidate.rule, findings.settings.min_patients)
+    curves: list[Part] = [Fixed("colours"), doc.Figures([roc_panel("ROC curves of the original", *before, steps_before, called.full)])]
+    separation, folded = limit_parts(repair, called, curves), not words.is_original(repair)
+    about = "AUROC by group, and the price of finding more cases" if folded else ""
+    limits = [Section("separation", "What limits a repair", about, separation)] if separation else []
+    answer = [doc.outcome(repair.outcome, words.repair_answer(repair, called)), *outcome_parts(repair, called)]
+    numbers = Folded("Numbers of decisions", affected_tables(repair, called.full))
     sections = [
-        Section(
-            "verdict", "The outcome", "", [doc.outcome(repair.outcome, words.repair_answer(repair, called)), *outcome_parts(repair, called)]
-        ),
-        Section(
-            "affected",
-            "Who is better and who is worse",
-            "",
-            [*changed, Folded("Numbers of decisions", affected_tables(repair, called.full))],
-        ),
+        Section("verdict", "The outcome", "", answer),
+        Section("affected", "Who is better and who is worse", "", [*changed, numbers]),
+        Section("options", "The options side by side", "", options_parts(repair, called)),
+        *([] if folded else limits),
         Section("gaps", "The differences", "", [*gap_parts(repair, called.full), *period_parts(repair, called)]),
         Section("groups", "Each group", "", group_parts(repair, called.full)),
         Section("cohort", "The patients", "", cohort_parts(repair, called.full, patients_known)),
@@ -96,6 +100,7 @@ def repair_document(repair: Comparison, names: Mapping[str, str] | None = None, 
         Section("explorer", "Explore the trade-off", of_steps, [*explorer_parts(repair, data), *methods], on_paper=False),
         Section("trajectories", "The steps of the methods", of_traces, [doc.Figures(trajectories), *single], on_paper=False),
         Section("curves", "Scores and thresholds", "ROC curves, scores by group, decision curves", on_paper=False),
+        *(limits if folded else []),
         *([Section("probes", "What the layers encode", of_probes, probes, on_paper=False)] if probes else []),
         *([Section("images", "Images and units", of_images, on_paper=False)] if pictures or maps else []),
         Section("method", "Method, settings and provenance", "rules, settings, notes of the run, checksums"),
@@ -615,12 +620,16 @@ def repair_screen(
     about = [f"Method: {words.method_words(result)}.", *filter(None, limits), f"Chosen: {why_words(result.candidate.why)}."]
     more = [Text(f"How it was found: {plural(hidden, 'more note')} with --verbose and in report.html.", "notes")] if hidden else []
     answer = Text(words.repair_answer(repair, words.groups_called(repair, names)), f"outcome-{repair.outcome}")
-    return [answer, *map(Text, about), *methods_screen(repair, verbose=verbose), Text(""), *map(Text, [*lines, *notes]), *more]
+    called = words.groups_called(repair, names)
+    options: list[Part] = [Text(""), options_table(repair, called), Text("")] if len(repair.options) > 1 else []
+    options += limit_parts(repair, called) if verbose or words.is_original(repair) else []
+    return [answer, *map(Text, about), *methods_screen(repair, verbose=verbose), *options, Text(""), *map(Text, [*lines, *notes]), *more]
 
 
 def comparison_screen(repair: Comparison) -> list[Part]:
     """A comparison: the outcome, and every method on the held-out rows."""
-    return [Text(words.repair_answer(repair), "lead"), Text(f"Goal: {words.goal_words(repair.goal)}."), *methods_screen(repair)]
+    options = options_table(repair, words.groups_called(repair, None))
+    return [Text(words.repair_answer(repair), "lead"), Text(f"Goal: {words.goal_words(repair.goal)}."), *methods_screen(repair), options]
 
 
 def candidate_screen(candidate: Candidate) -> list[Part]:

@@ -63,7 +63,8 @@ class _FittedTable:
             for place, column in enumerate(table.columns):
                 text, own = place == 0 or "text" in column.style, each if place else None
                 if kept[place]:
-                    head, side = RichText(text_of(column.head), overflow="fold"), "left" if text else "right"
+                    named = column.short if table.over and column.short else text_of(column.head)
+                    head, side = RichText(named, overflow="fold"), "left" if text else "right"
                     shown = [head.plain, *(row[place].plain for row in rows if place < len(row))]
                     longest = max(len(part) for line in shown for part in (line.split() or [""] if text else [line]))
                     narrow = longest if "narrow" in column.style else None

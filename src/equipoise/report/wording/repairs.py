@@ -1,18 +1,30 @@
 """A repair in words: its goal, its outcome, its method, who is better and who is worse."""
 
+import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import cast
 
 import numpy as np
 
-from equipoise.comparison import Balance, Comparison, ScoredCandidate
+from equipoise.comparison import (
+    KEEP_ORIGINAL,
+    LEVEL_UP,
+    SMALLEST_GAP,
+    WITHOUT_GROUP,
+    Balance,
+    Comparison,
+    Option,
+    RepairLimits,
+    ScoredCandidate,
+)
 from equipoise.data import LaterPatients
 from equipoise.measures import OUTCOMES, Estimate, Shift
 from equipoise.methods import Goal, Judgement, Note
-from equipoise.report.text import Span, amount, p_value_words, percent, sentence, short_name, span
+from equipoise.report.text import Span, amount, number, p_value_words, percent, sentence, short_name, span
 from equipoise.report.wording.audits import counted_unit
 from equipoise.report.wording.names import GroupNames, gap_words, group_words, performance_words, rate_words
+from equipoise.report.wording.notes import why_words
 
 MANY_ERRORS = 0.05  # more missed findings or false alarms, as a share of a group's rows, that the first sentence names: 50 per 1,000
 ALPHA = 0.05  # of the test of whether the change differs between periods
@@ -93,6 +105,79 @@ def evidence_words(comparison: Comparison, called: GroupNames, size: str) -> tup
         remains = "What remains cannot be distinguished from zero in these patients, but is not shown to be zero: "
         made.append(f"{remains}{none if np.isnan(new.detectable) else least}")
     return tuple(made)
+
+
+OPTION_WORDS = {
+    KEEP_ORIGINAL: "no decision changes",
+    LEVEL_UP: "groups that are behind get a lower threshold; no threshold rises",
+    SMALLEST_GAP: "a threshold for each group, whatever it costs some of them",
+    WITHOUT_GROUP: "one threshold for everybody",
+}
+OPTIONS_NOTE = (
+    "Every option is judged on the same held-out patients, with rules fitted to the repair set. The choice was made on the repair set; "
+    "choosing again by this table makes its numbers too optimistic."
+)
+
+
+def option_words(option: Option) -> str:
+    """What an option does."""
+    own = method_words(option.tried)
+    return OPTION_WORDS.get(option.name, "" if own == option.name else own)
+
+
+def chosen_words(comparison: Comparison) -> str:
+    """Which option was chosen, and why."""
+    [*chosen] = (option for option in comparison.options if option.chosen)
+    why = why_words(comparison.result.candidate.why)
+    return f"Chosen: {chosen[0].name if chosen else comparison.result.name}. Why: {why}."
+
+
+def limits_words(found: RepairLimits, called: GroupNames) -> Iterator[tuple[str, ...]]:
+    """Whether the classifier itself is worse in a group, and what it costs to find as many cases there as in the best-off group."""
+    areas = {own.group: own.auroc for own in found.exchanges}
+    worse = found.worse
+    if worse is None:
+        yield ("The scores separate patients with the finding from those without it about equally well in all groups (AUROC).",)
+    else:
+        high = Span(called.full(worse.reference))
+        pairs = f"{amount(areas[worse.group].value)} of pairs of a patient with the finding and one without it in the right order, and in "
+        ends = f"points, {span(worse.low, worse.high, 'points')}). No rule on these scores changes that; it only moves its price."
+        yield (
+            *(Span("The classifier itself is worse in ", "strong"), Span(called.full(worse.group), "strong"), Span(".", "strong")),
+            *(
+                " Its scores put ",
+                pairs,
+                high,
+                f" {amount(areas[worse.reference].value)} (difference {amount(worse.value, 'points')} ",
+                ends,
+            ),
+        )
+    for own in found.exchanges:
+        if not math.isnan(own.alarms_per_case):
+            needed = f"{number(own.alarms_per_case, 1)} more false alarms for each further case"
+            cheapest = "" if math.isnan(own.cheapest) else f"; the cheapest further cases cost {number(own.cheapest, 1)} each"
+            at = f" takes a threshold of {number(own.threshold, 3)}: {needed}{cheapest}."
+            yield (
+                "To find ",
+                amount(own.wanted),
+                " of the cases in ",
+                Span(called.full(own.group)),
+                f" instead of {amount(own.sensitivity)}",
+                at,
+            )
+
+
+def help_words(found: RepairLimits, called: GroupNames) -> list[tuple[str, ...]]:
+    """What would help where no rule does."""
+    made: list[tuple[str, ...]] = []
+    if found.worse is not None:
+        group = Span(called.full(found.worse.group))
+        made.append(
+            ("Fine-tuning or training again with more patients like ", group, " with the finding, which changes the scores themselves.")
+        )
+        made.append(("A look at the labels and the images of ", group, ": if these are of another quality, no rule corrects it."))
+    made.append(("Another threshold, if the price is acceptable: name it with goal.max_rise.",))
+    return made
 
 
 def contribution_words(contribution: Shift) -> str:

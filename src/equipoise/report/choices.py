@@ -1,0 +1,118 @@
+"""The choices of a committee: the options side by side with what each costs whom, and what limits every rule on these scores."""
+
+import math
+from collections.abc import Sequence
+
+from equipoise.comparison import Comparison, Option, limits_of
+from equipoise.report import document as doc
+from equipoise.report.document import Cell, Column, Part, Table, Text, table
+from equipoise.report.panels import WIDTH, Axes, Mark, Panel, steps_within
+from equipoise.report.text import Span, amount, number, percent, sentence, short
+from equipoise.report.wording import repairs as words
+from equipoise.report.wording.names import PERFORMANCE_WORDS, GroupNames, gap_words
+
+MOST_COLUMNS = 4  # groups with columns of their own; of more, the one that changes most
+WIDE_OPTIONS = 140  # columns of a terminal
+CENTRE = 0.55 * WIDTH  # labels of dots to the right of it stand on their left
+LEAST_REACH = 0.02  # of the axes of the figure
+
+
+def options_table(repair: Comparison, called: GroupNames) -> Table:
+    """Each option: the largest difference, the performance, and missed findings and false alarms per 1,000 of all and of each group."""
+    goal, unit = repair.goal, words.error_unit(repair)
+    groups = [balance.group for balance in repair.options[0].balances if balance.group is not None]
+    shown: list[str | None] = [None, *(groups if len(groups) <= MOST_COLUMNS else [])]
+
+    def errors(option: Option, side: str) -> list[Cell]:
+        of_group = {balance.group: getattr(balance, f"{side}_after") for balance in option.balances}
+        return [Cell("too few" if math.isnan(of_group[group]) else amount(of_group[group], "thousand0")) for group in shown]
+
+    rows = []
+    for option in repair.options:
+        name = Cell(option.name, tag="chosen" if option.chosen else "", means=words.option_words(option))
+        needs = "yes" if option.tried.candidate.rule.needs_group else "no"
+        values = (Cell(value=option.gap, kind="points"), Cell(value=option.performance))
+        rows.append((name, *values, *errors(option, "missed"), *errors(option, "alarms"), needs))
+    named = [Column("all" if group is None else (Span(called.full(group)),)) for group in shown]
+    phone = [
+        [Column(column.head, f"{kind}, {doc.text_of(column.head)}", "part" if k == 0 else "") for k, column in enumerate(named)]
+        for kind in ("missed", "alarms")
+    ]
+    heads = [
+        "Option",
+        Column("Largest difference", "difference"),
+        Column(sentence(PERFORMANCE_WORDS[goal.performance]), least=WIDE_OPTIONS),
+    ]
+    over = [("", 2, ""), ("Missed findings", len(shown), "part"), ("False alarms", len(shown), "part"), ("", 1, "part")]
+    caption = f"Per 1,000 {unit}; the difference in {gap_words(goal.measure)} in points, with {percent(repair.settings.level)} intervals"
+    return table(
+        caption,
+        [*heads, *phone[0], *phone[1], Column("Needs the group", style="part", least=WIDE_OPTIONS)],
+        rows,
+        style="options stack",
+        over=over,
+    )
+
+
+def options_panel(repair: Comparison) -> Panel:
+    """The size of the largest difference of each option against its false alarms."""
+    known = [
+        (option, option.balances[-1].alarms_after, abs(option.gap.value)) for option in repair.options if not math.isnan(option.gap.value)
+    ]
+    alarms, sizes = [x for _, x, _ in known], [y for _, _, y in known]
+    room = max(LEAST_REACH, 0.35 * (max(alarms) - min(alarms)))
+    axes = Axes(0.0, max(LEAST_REACH, 1.15 * max(sizes)), max(0.0, min(alarms) - room / 4), max(alarms) + room)
+    marks, placed = list[Mark](), list[tuple[float, float]]()
+    for option, x, y in sorted(known, key=lambda each: each[2]):
+        marks.append(
+            axes.dot("spot", x, y, 5 if option.chosen else 3.5, 1 if option.chosen else 0, f"{option.name}: {amount(y, 'size')} points")
+        )
+        right = axes.x(x) > CENTRE
+        place = axes.x(x) + (-8 if right else 8), axes.y(y) + 3.5
+        while any(abs(place[1] - other[1]) < 12 and abs(place[0] - other[0]) < 110 for other in placed):
+            place = place[0], place[1] - 12
+        placed.append(place)
+        name = f"{short(option.name, 24)}{', chosen' if option.chosen else ''}"
+        marks.append(Mark("label left" if right else "label", title=name, at=place))
+    said = "; ".join(f"{option.name}: {amount(y, 'size')} points with {amount(x, 'thousand0')} false alarms" for option, x, y in known)
+    ticks = axes.x_ticks(steps_within(axes.left, axes.right, 5, (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)), lambda v: number(1000 * v, 0))
+    ticks_y = axes.y_ticks(
+        steps_within(0.0, axes.high, 6, (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)), lambda v: number(100 * v, 1 if axes.high < 0.05 else 0)
+    )
+    title = "Size of the largest difference, by false alarms of all patients"
+    return Panel(title, f"{title}. {said}.", ticks, ticks_y, "false alarms per 1,000", "points", tuple(marks))
+
+
+def options_parts(repair: Comparison, called: GroupNames) -> list[Part]:
+    """The options as a table and a figure, and why the chosen one was chosen."""
+    made: list[Part] = [Text(words.chosen_words(repair)), options_table(repair, called)]
+    drawable = sum(not math.isnan(option.gap.value) for option in repair.options) > 1
+    return [*made, *([doc.Figures([options_panel(repair)])] if drawable else []), Text(words.OPTIONS_NOTE, "notes")]
+
+
+def limit_parts(repair: Comparison, called: GroupNames, figure: Sequence[Part] = ()) -> list[Part]:
+    """What limits a repair of these scores: separation by group, the price of finding more, and what would help; empty if unknown.
+
+    `figure` stands below the sentences, on a page.
+    """
+    cut = repair.original.candidate.rule.shared
+    if cut is None or repair.original.candidate.rule.argmax:
+        return []
+    found = limits_of(repair.original.test, cut, repair.settings.level, repair.settings.min_patients)
+    if len(found.exchanges) < 2:
+        return []
+    rows = []
+    for own in found.exchanges:
+        level = "" if math.isnan(own.threshold) else number(own.threshold, 3)
+        prices = ("" if math.isnan(price) else number(price, 1) for price in (own.alarms_per_case, own.cheapest))
+        rows.append((Cell((Span(called.full(own.group)),)), Cell(value=own.auroc, kind="area"), amount(own.sensitivity), level, *prices))
+    columns = [Column(head, head.lower()) for head in ("Sensitivity", "Threshold for the highest", "Alarms per case", "Cheapest case")]
+    wanted = amount(found.exchanges[0].wanted)
+    caption = f"The original's scores: the threshold for a sensitivity of {wanted}, and the price of further cases in false alarms"
+    sentences: list[Part] = [
+        Text(each, "callout" if k == 0 and found.worse else "", "separation-words" if k == 0 else "")
+        for k, each in enumerate(words.limits_words(found, called))
+    ]
+    help_title = Text("What would help", "heading")
+    made = table(caption, ["Group", Column("AUROC"), *columns], rows, style="stack")
+    return [*sentences, *figure, made, help_title, doc.Items(words.help_words(found, called), "")]
