@@ -95,8 +95,8 @@ def test_every_figure_is_there_and_says_what_it_shows(open_report):
     case = small_case(pictures=True)
     page = open_report(case, thumbnails=True).page
     page.locator("details").evaluate_all(OPEN)
-    sections = ["verdict", "affected", "gaps", "groups", "cohort", "signoff", "limits"]
-    sections += ["explorer", "trajectories", "curves", "images", "method"]
+    sections = ["verdict", "affected", "options", "gaps", "groups", "cohort", "signoff", "limits"]
+    sections += ["explorer", "trajectories", "curves", "separation", "images", "method"]
     assert page.eval_on_selector_all("main > section", "all => all.map(s => s.id)") == sections
     assert page.eval_on_selector_all("nav a", "all => all.map(a => a.hash.slice(1))") == sections
     labels = page.eval_on_selector_all("svg[role=img]", "all => all.map(f => f.getAttribute('aria-label'))")

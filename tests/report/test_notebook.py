@@ -50,7 +50,7 @@ def test_a_comparison_has_its_outcome_and_every_method(options):
     found = read(case)
     assert outcome_words(case.judgement).split(":")[0] in found.text[""]
     assert all(name in found.text[""] for name in ("original", *(row.name for row in case.found.methods[1:])))
-    assert found.text[""].count("(chosen)") == 1
+    assert found.text[""].count("(chosen)") == 2  # among the methods, and among the options
 
 
 def test_a_candidate_without_held_out_rows_says_so():

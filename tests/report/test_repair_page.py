@@ -13,7 +13,7 @@ import pytest
 
 from equipoise.comparison import below_upper_bound
 from equipoise.errors import BadInput
-from equipoise.measures import GAPS
+from equipoise.measures import GAPS, MEASURES, Measure
 from equipoise.report import why_words
 from equipoise.report.document import Table, text_of
 from equipoise.report.model_card import cards
@@ -180,6 +180,7 @@ def test_every_measure_and_kind_of_goal_has_its_words(measure: str, kind: int):
 
 def test_a_measure_that_was_added_has_a_page(monkeypatch):
     monkeypatch.setitem(GAPS, "my_gap", {"tpr": 1.0, "fpr": -1.0})
+    monkeypatch.setitem(MEASURES, "my_gap", Measure("my_gap", "", "sensitivity - false positive rate", rates=GAPS["my_gap"]))
     words = _read(small_case(rows=200, goal=paper_goal("my_gap", min_performance=0.6), methods=("bias-gda",))).words("verdict")
     assert says(words, "sensitivity - false positive rate")
 
@@ -228,8 +229,8 @@ def test_better_and_worse_are_counted_per_thousand_of_each_group():
 def test_what_is_for_engineers_is_folded():
     html = repair_page(small_case(pictures=True), thumbnails=True)
     order = re.findall(r'<section id="(\w+)"( class="folded")?>', html)
-    assert [name for name, folded in order if folded] == ["explorer", "trajectories", "curves", "images", "method"]
-    assert [name for name, folded in order if not folded] == ["verdict", "affected", "gaps", "groups", "cohort", "signoff", "limits"]
+    assert [name for name, folded in order if folded] == ["explorer", "trajectories", "curves", "separation", "images", "method"]
+    assert [name for name, folded in order if not folded] == ["verdict", "affected", "options", "gaps", "groups", "cohort", "signoff", "limits"]
 
 
 def test_a_measure_that_mirrors_another_is_shown_once_under_its_name():
