@@ -230,7 +230,16 @@ def test_what_is_for_engineers_is_folded():
     html = repair_page(small_case(pictures=True), thumbnails=True)
     order = re.findall(r'<section id="(\w+)"( class="folded")?>', html)
     assert [name for name, folded in order if folded] == ["explorer", "trajectories", "curves", "separation", "images", "method"]
-    assert [name for name, folded in order if not folded] == ["verdict", "affected", "options", "gaps", "groups", "cohort", "signoff", "limits"]
+    assert [name for name, folded in order if not folded] == [
+        "verdict",
+        "affected",
+        "options",
+        "gaps",
+        "groups",
+        "cohort",
+        "signoff",
+        "limits",
+    ]
 
 
 def test_a_measure_that_mirrors_another_is_shown_once_under_its_name():

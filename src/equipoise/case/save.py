@@ -149,7 +149,7 @@ def save_all(
     if models.rank() > 0:
         return {}
     check_folder(folder, overwrite)
-    several = [comparison.choices for comparison in comparisons.values() if len(comparison.candidates) > 1]
+    several = [comparison.choices for comparison in comparisons.values() if len(comparison.choices) > 2]
     with filling(folder, overwrite=overwrite) as temporary:
         how: dict[str, Any] = {"serving": serving, "title": title, "bars": bars, "made_from": made_from}
         saved = _write_labels(comparisons, temporary, folder, options=options, **how)

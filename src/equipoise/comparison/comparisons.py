@@ -24,7 +24,7 @@ from pydantic.dataclasses import dataclass as checked
 
 from equipoise import __version__, measures
 from equipoise.comparison.findings import Findings, ScoredCandidate, find
-from equipoise.comparison.options import Option, options_of
+from equipoise.comparison.options import RULES, Option, options_of
 from equipoise.data import Cohort, Identities, LabelKind, Rows, Scores, check_apart, check_cohort
 from equipoise.disk import sha256, sha256_of, without_folders
 from equipoise.errors import BadInput, Misuse, pick, raise_all
@@ -158,23 +158,6 @@ class Comparison:
         return self._cache[0]
 
     @property
-<<<<<<< HEAD
-    def choices(self) -> list[str]:
-        """What `choose` takes: "original", which keeps the original, and the names of the candidates."""
-        return [ORIGINAL, *(tried.name for tried in self.candidates)]
-
-    def choose(self, name: str) -> Self:
-        """The comparison with another candidate taken, as it was fitted; its results on the held-out rows have been seen by then."""
-        at = self.choices.index(pick("candidate", name, self.choices)) - 1
-        if at == self.chosen:
-            return self
-        taken = self.candidates[at] if at >= 0 else replace(self.original, called=ORIGINAL)
-        candidate = replace(taken.candidate, why=(Note("taken_by_user", self.result.name), *taken.candidate.why))
-        taken = replace(taken, candidate=candidate)
-        candidates = (*self.candidates, taken) if at < 0 else (*self.candidates[:at], taken, *self.candidates[at + 1 :])
-        # What inputs show is about the candidate that was chosen first.
-        return replace(self, candidates=candidates, chosen=at % len(candidates), thumbnails={}, probes=None, baseline=None)
-=======
     def options(self) -> tuple[Option, ...]:
         """What a committee can choose from, on the held-out rows: the original first, and what was chosen is marked; computed once."""
         if not self._options:
@@ -182,13 +165,22 @@ class Comparison:
             self._options.extend(options_of(self.original, self.candidates, self.chosen, *about))
         return tuple(self._options)
 
-    def choose(self, name: str) -> "Comparison":
-        """This comparison with another of its `options` as the chosen candidate, by name: "level up". Nothing is fitted again."""
-        names = [option.name for option in self.options]
-        tried = self.options[names.index(pick("option", name, names))].tried
-        others = [each for each in self.candidates if each is not tried]
-        return replace(self, candidates=(tried, *others), chosen=0)
->>>>>>> 992fc7f2 (The options of a committee side by side, and what limits a repair: one section for page, terminal, card and notebook; Comparison.options and .choose)
+    @property
+    def choices(self) -> dict[str, ScoredCandidate]:
+        """What `choose` takes, by name: "original", which keeps the original, the candidates, and rules such as "level up"."""
+        named = {ORIGINAL: replace(self.original, called=ORIGINAL)} | {tried.name: tried for tried in self.candidates}
+        return named | {option.name: option.tried for option in self.options if option.name in RULES}
+
+    def choose(self, name: str) -> Self:
+        """The comparison with another candidate taken, as it was fitted; its results on the held-out rows have been seen by then."""
+        taken = self.choices[pick("candidate", name, self.choices)]
+        if taken is self.result:
+            return self
+        candidate = replace(taken.candidate, why=(Note("taken_by_user", self.result.name), *taken.candidate.why))
+        others = [tried for tried in self.candidates if tried is not taken]
+        # What inputs show is about the candidate that was chosen first.
+        candidates = (*others, replace(taken, candidate=candidate))
+        return replace(self, candidates=candidates, chosen=len(others), thumbnails={}, probes=None, baseline=None)
 
     @property
     def judgement(self) -> Judgement:
