@@ -101,3 +101,17 @@ def test_python_chooses_the_same(run, scores, tmp_path):
     assert (tmp_path / "python" / "rule.json").read_text() == (tmp_path / "rule" / "rule.json").read_text()
     with pytest.raises(eq.BadInput, match="group-thresholds"):
         case.debias().choose("nothing")
+
+
+def test_a_rule_for_the_originals_scores_is_taken_without_the_methods(run, scores, tmp_path, monkeypatch):
+    command = ("debias", "scores.csv", *ROLES, "--method", "single-threshold", "--set", "repair.test=test.csv", "--out", "rule")
+    assert says(run(*command, "--choose", "level up").err, "debias")
+    assert run(*command).code == 0
+    for name in ("level up", "smallest gap", "original"):
+        ran = run(*command, "--choose", name, "--json")
+        assert (ran.code, json.loads(ran.out)["chosen"]) == (0, name), ran.err
+        rule = _read(tmp_path / "rule" / "rule.json")
+        assert rule["needs_group"] == (name != "original")
+        if name == "level up":
+            assert all(cut <= 0.5 for cut in rule["thresholds"])
+    assert (run(*command, "--choose", "level up", "--max-gap", "0.01").code, rule["value"]) == (2, 0.5)

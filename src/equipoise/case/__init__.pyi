@@ -12,6 +12,7 @@ from .case_repair import prepare_repair as prepare_repair
 from .folder import check_folder as check_folder
 from .save import Saved as Saved
 from .save import choose_saved as choose_saved
+from .save import fits_choice as fits_choice
 from .save import save_comparison as save_comparison
 from .schema import Run as Run
 from .score_checks import check_scores as check_scores

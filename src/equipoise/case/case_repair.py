@@ -121,6 +121,10 @@ class PreparedRepair:
         spec = self.case.repair
         return estimate_repair(self.task, self.methods, self.case.label_goals, spec.draws if spec.probe else None, spec.seconds)
 
+    def original(self, *, bars: Bars = no_bars) -> Repaired:
+        """The original alone, from which rules for its scores can be chosen: "level up" (see `Comparison.choose`)."""
+        return replace(self, methods={STANDARD: {}}).repair(bars=bars)
+
     def repair(self, *, bars: Bars = no_bars) -> Repaired:
         """The repair: every method tried, one chosen on the repair set and evaluated on the held-out patients."""
         case = self.case

@@ -23,7 +23,7 @@ from equipoise.case.case_audit import Bars, no_bars
 from equipoise.case.folder import CANDIDATES, INDEX, LABELS_SCHEMA, WEIGHT_FILES, check_folder, filling, recover
 from equipoise.case.schema import OWN_NETWORK, RUN, SavedModel, ServedInputs
 from equipoise.case.verify import verify
-from equipoise.comparison import Comparison, Findings, MethodRow
+from equipoise.comparison import ORIGINAL, RULES, Comparison, Findings, MethodRow
 from equipoise.data import Columns, FeatureTable, Rows, Scores
 from equipoise.disk import add_path_to_errors, folders, sha256_of
 from equipoise.errors import BadInput, EquipoiseError, pick
@@ -149,7 +149,11 @@ def save_all(
     if models.rank() > 0:
         return {}
     check_folder(folder, overwrite)
-    several = [comparison.choices for comparison in comparisons.values() if len(comparison.choices) > 2]
+    several = [
+        [ORIGINAL, *(tried.name for tried in comparison.candidates)]
+        for comparison in comparisons.values()
+        if len(comparison.candidates) > 1
+    ]
     with filling(folder, overwrite=overwrite) as temporary:
         how: dict[str, Any] = {"serving": serving, "title": title, "bars": bars, "made_from": made_from}
         saved = _write_labels(comparisons, temporary, folder, options=options, **how)
@@ -217,6 +221,27 @@ def _link_files(source: Path, target: Path) -> None:
                 shutil.copy2(path, target / inside)
 
 
+def fits_choice(folder: Path, name: str, made_from: Mapping[str, object]) -> bool:
+    """Whether a candidate that a folder does not hold is a rule for the original's scores, which is fitted in a moment.
+
+    Raises an error if the folder holds a repair of another case.
+    """
+    index = recover(folder) / CANDIDATES / INDEX
+    if name not in (ORIGINAL, *RULES) or (index.is_file() and name in json.loads(index.read_text(encoding="utf-8"))):
+        return False
+    inside = [folder] if (folder / RUN).is_file() else sorted(path.parent for path in folder.glob(f"*/{RUN}"))
+    if inside:
+        _check_made_from(folder, verify(inside[0]).run, made_from)
+    return bool(inside)
+
+
+def _check_made_from(folder: Path, run: schema.Run, made_from: Mapping[str, object]) -> None:
+    known, now = run.case or {}, json.loads(_json(made_from))
+    keys = {(section, key) for given in (known, now) for section, values in given.items() for key in values}
+    if changed := sorted(f"{section}.{key}" for section, key in keys if known.get(section, {}).get(key) != now.get(section, {}).get(key)):
+        raise BadInput(f"{folder} was repaired with another {', '.join(changed)}. Run `equipoise debias` without --choose first.")
+
+
 def choose_saved(folder: Path, name: str, made_from: Mapping[str, object]) -> dict[str, schema.Run]:
     """What run.json of each label holds after another candidate of the repair in a folder was taken, as it was fitted.
 
@@ -231,10 +256,7 @@ def choose_saved(folder: Path, name: str, made_from: Mapping[str, object]) -> di
     source = index.parent / places[pick("candidate", name, places)]
     inside = [source] if (source / RUN).is_file() else sorted(path.parent for path in source.glob(f"*/{RUN}"))
     runs = {run.label: run for run in (verify(place).run for place in inside)}
-    known, now = next(iter(runs.values())).case or {}, json.loads(_json(made_from))
-    keys = {(section, key) for given in (known, now) for section, values in given.items() for key in values}
-    if changed := sorted(f"{section}.{key}" for section, key in keys if known.get(section, {}).get(key) != now.get(section, {}).get(key)):
-        raise BadInput(f"{folder} was repaired with another {', '.join(changed)}. Run `equipoise debias` without --choose first.")
+    _check_made_from(folder, next(iter(runs.values())), made_from)
     with filling(folder) as temporary:
         _link_files(source, temporary)
         _link_files(index.parent, temporary / CANDIDATES)

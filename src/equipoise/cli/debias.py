@@ -38,7 +38,10 @@ def debias(
     pdf: PdfOption = None,
     choose: Annotated[
         str | None,
-        typer.Option(metavar="CANDIDATE", help="Take another candidate of the repair in --out, as it was fitted; or original."),
+        typer.Option(
+            metavar="CANDIDATE",
+            help="Take another candidate of the repair in --out, as it was fitted; or original, level up, smallest gap, without the group.",
+        ),
     ] = None,
     fail_if: FailIfOption = None,
     dry_run: Annotated[
@@ -70,7 +73,7 @@ def debias(
         asked = case(file)
         problems += _more_problems(asked, folder, pdf, overwrite, dry_run or choose is not None)
     raise_all(problems)
-    if choose is not None:
+    if choose is not None and not cases.fits_choice(folder, choose, asked.to_dict()):
         runs = cases.choose_saved(folder, choose, asked.to_dict())
         _print_choice(folder, runs, choose, as_json)
         _fail(conditions, {label: str(run.outcome) for label, run in runs.items()})
@@ -83,8 +86,8 @@ def debias(
         _print_plan(estimate, folder, as_json)
         return
     with console.notes():
-        repaired = prepared.repair(bars=console.bar)
-        saved = repaired.save(folder, overwrite=overwrite, bars=console.bar)
+        repaired = prepared.repair(bars=console.bar) if choose is None else prepared.original(bars=console.bar).choose(choose)
+        saved = repaired.save(folder, overwrite=overwrite or choose is not None, bars=console.bar)
     if not saved:  # in a process other than the first, which writes and prints
         return
     if as_json:

@@ -3,6 +3,7 @@ from .audits import check_classifier as check_classifier
 from .baseline import with_baselines as with_baselines
 from .compare_scores import ScoreComparison as ScoreComparison
 from .compare_scores import score_comparison_facts as score_comparison_facts
+from .comparisons import ORIGINAL as ORIGINAL
 from .comparisons import STRICT as STRICT
 from .comparisons import Comparison as Comparison
 from .comparisons import Provenance as Provenance
@@ -20,6 +21,7 @@ from .findings import upper_bound_at as upper_bound_at
 from .findings import with_sufficient_data as with_sufficient_data
 from .options import KEEP_ORIGINAL as KEEP_ORIGINAL
 from .options import LEVEL_UP as LEVEL_UP
+from .options import RULES as RULES
 from .options import SMALLEST_GAP as SMALLEST_GAP
 from .options import WITHOUT_GROUP as WITHOUT_GROUP
 from .options import Exchange as Exchange

@@ -29,7 +29,19 @@ from equipoise.data import Cohort, Identities, LabelKind, Rows, Scores, check_ap
 from equipoise.disk import sha256, sha256_of, without_folders
 from equipoise.errors import BadInput, Misuse, pick, raise_all
 from equipoise.measures import Audit, AuditSpec, Baseline, Cells, Gap, Rule, Threshold, choose_rule, largest_gap
-from equipoise.methods import DEFAULT_MEASURE, IN_USE, Candidate, Goal, Judgement, LabelCandidate, Note, Outcome, Progress, choose_method
+from equipoise.methods import (
+    DEFAULT_MEASURE,
+    IN_USE,
+    STANDARD,
+    Candidate,
+    Goal,
+    Judgement,
+    LabelCandidate,
+    Note,
+    Outcome,
+    Progress,
+    choose_method,
+)
 from equipoise.models import classifier, predict
 from equipoise.presenting import html_of, save_comparison, write_page
 from equipoise.specification import is_real
@@ -177,7 +189,7 @@ class Comparison:
         if taken is self.result:
             return self
         candidate = replace(taken.candidate, why=(Note("taken_by_user", self.result.name), *taken.candidate.why))
-        others = [tried for tried in self.candidates if tried is not taken]
+        others = [tried for tried in self.candidates if tried is not taken and tried.candidate.method != STANDARD]
         # What inputs show is about the candidate that was chosen first.
         candidates = (*others, replace(taken, candidate=candidate))
         return replace(self, candidates=candidates, chosen=len(others), thumbnails={}, probes=None, baseline=None)

@@ -17,8 +17,11 @@ CENTRE = 0.55 * WIDTH  # labels of dots to the right of it stand on their left
 LEAST_REACH = 0.02  # of the axes of the figure
 
 
-def options_table(repair: Comparison, called: GroupNames) -> Table:
-    """Each option: the largest difference, the performance, and missed findings and false alarms per 1,000 of all and of each group."""
+def options_table(repair: Comparison, called: GroupNames, *, brief: bool = False) -> Table:
+    """Each option: the largest difference, the performance, and missed findings and false alarms per 1,000 of all and of each group.
+
+    If `brief`, for a terminal, the difference has no interval.
+    """
     goal, unit = repair.goal, words.error_unit(repair)
     groups = [balance.group for balance in repair.options[0].balances if balance.group is not None]
     shown: list[str | None] = [None, *(groups if len(groups) <= MOST_COLUMNS else [])]
@@ -31,11 +34,12 @@ def options_table(repair: Comparison, called: GroupNames) -> Table:
     for option in repair.options:
         name = Cell(option.name, tag="chosen" if option.chosen else "", means=words.option_words(option))
         needs = "yes" if option.tried.candidate.rule.needs_group else "no"
-        values = (Cell(value=option.gap, kind="points"), Cell(value=option.performance))
+        gap = Cell(amount(option.gap.value, "points")) if brief else Cell(value=option.gap, kind="points")
+        values = (gap, Cell(value=option.performance))
         rows.append((name, *values, *errors(option, "missed"), *errors(option, "alarms"), needs))
     named = [Column("all" if group is None else (Span(called.full(group)),)) for group in shown]
     phone = [
-        [Column(column.head, f"{kind}, {doc.text_of(column.head)}", "part" if k == 0 else "") for k, column in enumerate(named)]
+        [Column(column.head, f"{kind}\n{doc.text_of(column.head)}", "part" if k == 0 else "") for k, column in enumerate(named)]
         for kind in ("missed", "alarms")
     ]
     heads = [
@@ -44,7 +48,8 @@ def options_table(repair: Comparison, called: GroupNames) -> Table:
         Column(sentence(PERFORMANCE_WORDS[goal.performance]), least=WIDE_OPTIONS),
     ]
     over = [("", 2, ""), ("Missed findings", len(shown), "part"), ("False alarms", len(shown), "part"), ("", 1, "part")]
-    caption = f"Per 1,000 {unit}; the difference in {gap_words(goal.measure)} in points, with {percent(repair.settings.level)} intervals"
+    intervals = "" if brief else f", with {percent(repair.settings.level)} intervals"
+    caption = f"Per 1,000 {unit}; the difference in {gap_words(goal.measure)} in points{intervals}"
     return table(
         caption,
         [*heads, *phone[0], *phone[1], Column("Needs the group", style="part", least=WIDE_OPTIONS)],

@@ -96,7 +96,7 @@ def in_markdown(parts: Iterable[Any]) -> str:
         elif part.part == "table":
             made = part.flat() if part.by else part
             heads, over = (
-                [line(column.short or text_of(column.head)) for column in made.columns],
+                [line(column.short.replace("\n", " ") or text_of(column.head)) for column in made.columns],
                 [text for text, wide, _ in made.over for _ in range(wide)],
             )
             if len(set(heads)) < len(heads):  # columns of two sets

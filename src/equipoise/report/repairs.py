@@ -621,7 +621,7 @@ def repair_screen(
     more = [Text(f"How it was found: {plural(hidden, 'more note')} with --verbose and in report.html.", "notes")] if hidden else []
     answer = Text(words.repair_answer(repair, words.groups_called(repair, names)), f"outcome-{repair.outcome}")
     called = words.groups_called(repair, names)
-    options: list[Part] = [Text(""), options_table(repair, called), Text("")] if len(repair.options) > 1 else []
+    options: list[Part] = [Text(""), options_table(repair, called, brief=True), Text("")] if len(repair.options) > 1 else []
     options += limit_parts(repair, called) if verbose or words.is_original(repair) else []
     return [answer, *map(Text, about), *methods_screen(repair, verbose=verbose), *options, Text(""), *map(Text, [*lines, *notes]), *more]
 
