@@ -5,9 +5,11 @@ Panels are small and placed side by side, so that their text stays readable on a
 
 from __future__ import annotations
 
+import base64
+import io
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +28,7 @@ LEFT, RIGHT, TOP, BOTTOM = 48, 18, 12, 38
 SCORE_BARS = 30  # of a distribution
 CALIBRATION_BINS = 10  # of a calibration curve
 MOST_SAID = 8  # groups in the text for screen readers
+MOST_PICTURES = 12
 Called = Callable[[str], str]  # from a group to the user's words for it
 
 
@@ -259,3 +262,51 @@ def score_panel(title: str, scores: Scores, rule: Rule, attribute: Attribute, co
         says += f" Threshold {', '.join(number(cut, 3) for cut in cuts[:5])}."
     ticks, sides = axes.x_ticks(np.linspace(0, 1, 5), lambda v: number(v, 2)), ((axes.y(top / 2), "with"), (axes.y(-top / 2), "without"))
     return Panel(title, says, ticks, sides, "score", "", tuple(marks))
+
+
+# Images
+
+
+def changed_pictures(repair: Comparison) -> list[dict[str, Any]]:
+    """The rows of the test set with an image and the largest change of decision, then of score."""
+    before, after = repair.original.test, repair.result.test
+    old, new = repair.original.decisions(), repair.result.decisions()
+    decision_change, score_change = np.abs(new - old), np.abs(after.score - before.score)
+    pictures: list[dict[str, Any]] = []
+    for row in np.lexsort((-score_change, -decision_change)):
+        unchanged = decision_change[row] == 0 and score_change[row] == 0
+        if unchanged or before.ids[row] not in repair.thumbnails:
+            continue
+        flagged = ["flagged" if decision >= 0.5 else "not flagged" for decision in (old[row], new[row])]
+        pictures.append(
+            {
+                "group": before.groups[row] or "",
+                "positive": bool(before.y[row]),
+                "before": number(float(before.score[row]), 3),
+                "after": number(float(after.score[row]), 3),
+                "change": f"{flagged[0]} → {flagged[1]}" if flagged[0] != flagged[1] else f"{flagged[0]}, as before",
+                "png": _png(np.asarray(repair.thumbnails[before.ids[row]], dtype=np.uint8)),
+            }
+        )
+        if len(pictures) == MOST_PICTURES:
+            break
+    return pictures
+
+
+def unit_map_rows(repair: Comparison) -> list[dict[str, Any]]:
+    """Images of the units that pruning switched off: light where all channels are on, dark where none is."""
+    off, on = np.array([120.0, 45.0, 8.0]), np.array([246.0, 243.0, 238.0])
+    maps = []
+    for tried in repair.candidates:
+        for layer, kept in tried.units.items():
+            png = _png((off + (on - off) * np.clip(kept, 0.0, 1.0)[..., None]).round().astype(np.uint8))
+            maps.append({"method": tried.name, "layer": layer, "mean": float(kept.mean()), "least": float(kept.min()), "png": png})
+    return maps
+
+
+def _png(image: npt.NDArray[np.uint8]) -> str:
+    from PIL import Image  # late: an audit has no images
+
+    out = io.BytesIO()
+    Image.fromarray(image).save(out, "PNG", optimize=True)
+    return base64.b64encode(out.getvalue()).decode()

@@ -1,7 +1,5 @@
 """The sections of a repair: its outcome, who is better and who is worse, every step of every method; and the overview of several labels."""
 
-import base64
-import io
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -9,10 +7,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import numpy as np
-import numpy.typing as npt
 import pandas as pd
-from PIL import Image
 
 from equipoise import models  # imports torch for probes only
 from equipoise.comparison import Balance, Comparison
@@ -25,7 +20,7 @@ from equipoise.report.choices import limit_parts, options_parts, options_table
 from equipoise.report.document import Called, Cell, Column, Fixed, Folded, Part, Section, Text, Words, table
 from equipoise.report.explorer import explorer_data, explorer_parts, trajectory_panel
 from equipoise.report.pages import page_of, render
-from equipoise.report.panels import PANELS, calibration_panel, decision_panels, roc_panel, score_panel
+from equipoise.report.panels import PANELS, calibration_panel, changed_pictures, decision_panels, roc_panel, score_panel, unit_map_rows
 from equipoise.report.report_spec import ReportSpec
 from equipoise.report.text import (
     Span,
@@ -33,7 +28,6 @@ from equipoise.report.text import (
     count,
     date_words,
     how_many,
-    number,
     p_value_words,
     percent,
     plural,
@@ -51,7 +45,7 @@ from equipoise.report.wording.notes import SEARCH_NOTES, note_words, why_words
 COLOURS = 7  # of groups, each with a dash pattern
 MANY_GROUPS = 3  # more have only the measure and the rates of the goal at first sight
 MOST_DISTRIBUTIONS = 12  # groups with a panel of scores
-MOST_MAPS, MOST_PICTURES, MOST_LABELS = 24, 12, 20
+MOST_MAPS, MOST_LABELS = 24, 20
 SHORT_TRACE = 2  # steps, the original and the result, which need no figure
 REPAIR_DECISIONS = ("use the repaired classifier", "use it under conditions", "keep the original", "use neither")  # to tick on paper
 PROBED_AMONG = {None: "among all patients", 1: "among those with the finding", 0: "among those without it"}  # rows of a probe, by label
@@ -490,52 +484,6 @@ def probe_parts(probes: Mapping[str, pd.DataFrame]) -> list[Part]:
         parts += [Text((Span(name), f": {note}."), "notes") for note in notes]
     about = "Bold: the interval is above chance. The first line is the inputs where they are a table, the last the network's own output; "
     return [*parts, Text(f"{about}convolutions are summarised by the means of their channels.", "notes")]
-
-
-# Figures and images
-
-
-def changed_pictures(repair: Comparison) -> list[dict[str, Any]]:
-    """The rows of the test set with an image and the largest change of decision, then of score."""
-    before, after = repair.original.test, repair.result.test
-    old, new = repair.original.decisions(), repair.result.decisions()
-    decision_change, score_change = np.abs(new - old), np.abs(after.score - before.score)
-    pictures: list[dict[str, Any]] = []
-    for row in np.lexsort((-score_change, -decision_change)):
-        unchanged = decision_change[row] == 0 and score_change[row] == 0
-        if unchanged or before.ids[row] not in repair.thumbnails:
-            continue
-        flagged = ["flagged" if decision >= 0.5 else "not flagged" for decision in (old[row], new[row])]
-        pictures.append(
-            {
-                "group": before.groups[row] or "",
-                "positive": bool(before.y[row]),
-                "before": number(float(before.score[row]), 3),
-                "after": number(float(after.score[row]), 3),
-                "change": f"{flagged[0]} → {flagged[1]}" if flagged[0] != flagged[1] else f"{flagged[0]}, as before",
-                "png": _png(np.asarray(repair.thumbnails[before.ids[row]], dtype=np.uint8)),
-            }
-        )
-        if len(pictures) == MOST_PICTURES:
-            break
-    return pictures
-
-
-def unit_map_rows(repair: Comparison) -> list[dict[str, Any]]:
-    """Images of the units that pruning switched off: light where all channels are on, dark where none is."""
-    off, on = np.array([120.0, 45.0, 8.0]), np.array([246.0, 243.0, 238.0])
-    maps = []
-    for tried in repair.candidates:
-        for layer, kept in tried.units.items():
-            png = _png((off + (on - off) * np.clip(kept, 0.0, 1.0)[..., None]).round().astype(np.uint8))
-            maps.append({"method": tried.name, "layer": layer, "mean": float(kept.mean()), "least": float(kept.min()), "png": png})
-    return maps
-
-
-def _png(image: npt.NDArray[np.uint8]) -> str:
-    out = io.BytesIO()
-    Image.fromarray(image).save(out, "PNG", optimize=True)
-    return base64.b64encode(out.getvalue()).decode()
 
 
 # Several labels, and notebooks
