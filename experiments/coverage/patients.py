@@ -119,6 +119,12 @@ def more_rows_if_ill(rng: np.random.Generator, severity: FloatArray) -> IntArray
     return 1 + rng.poisson(np.exp(0.3 + 0.9 * severity))
 
 
+def nih_rows(rng: np.random.Generator, severity: FloatArray) -> IntArray:
+    """Numbers of rows of real patients (median 1, at most 184), whatever the severity."""
+    patients = pd.read_csv(DATA / "chexnet-nih/scores.csv.gz", usecols=["patient"])["patient"]
+    return np.asarray(rng.choice(patients.value_counts().to_numpy(), len(severity)), dtype=np.int64)
+
+
 def nearly_certain(wrong: float, x: FloatArray, y: IntArray, rng: np.random.Generator) -> FloatArray:  # noqa: ARG001
     """Scores near 0 and 1, of which a share is on the wrong side."""
     right = rng.random(len(y)) >= wrong
@@ -134,6 +140,7 @@ _RARE = partial(simulated, LARGE, 0.02, rows=few_rows, alike=0.3)
 DESIGNS = (
     *(Design(f"nih-{n}", _NIH, (n, n)) for n in (60, 120, 300)),
     *(Design(f"larrazabal-{n}", partial(nih, "larrazabal", "Infiltration", "score0_Infiltration", 0.2), (n, n)) for n in (120, 300)),
+    *(Design(f"nih rows-{n}", partial(simulated, LARGE, 0.3, rows=nih_rows, alike=0.4), (n, n)) for n in (60, 120, 300)),
     *(Design(f"informative-{n}", _INFORMATIVE, (n, n)) for n in (60, 120, 300)),
     Design("twelve groups", partial(simulated, (8_000,) * 12, 0.3, rows=few_rows, alike=0.4), TWELVE),
     *(Design(f"rare-{n}", _RARE, (n, n)) for n in (300, 1000)),

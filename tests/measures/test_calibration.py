@@ -127,6 +127,24 @@ def test_without_any_event_the_mean_difference_still_has_an_interval() -> None:
     assert -0.02 < large.low[0] < 0.03 - 0.02  # up to 3.7 of 100 may have the finding (Wilson), or 5 (twice the standard error of 3)
 
 
+@pytest.mark.parametrize("wrong", [0.01, 0.05])
+def test_with_nearly_certain_scores_of_which_few_are_wrong_the_mean_difference_and_the_intercept_cover(wrong: float) -> None:
+    rng, samples, rows = np.random.default_rng(31), 400, 200
+    y = (rng.random(samples * rows) < 0.3).astype(float)
+    side = np.where((rng.random(len(y)) >= wrong) == (y == 1), 1, -1)
+    p = 1 / (1 + np.exp(-side * rng.uniform(5, 9, len(y))))
+    code = np.repeat(np.arange(samples), rows)
+    intercept, _, large = recalibration_limits(ScoredRows.of(p, y, code, samples, np.arange(len(y))), 0.95, 5)
+    truth = wrong * 0.4 * (1 - 2 * expit(-7.0))  # the wrong among 70 % negatives, less those among 30 % positives
+    assert ((large.low <= truth) & (truth <= large.high)).mean() > 0.93
+    assert (large.high - large.low).mean() < 0.1
+    known = ~np.isnan(intercept.low)
+    x = np.log(p / (1 - p))
+    shift = np.linspace(-12, 12, 241)
+    at = shift[np.argmin(np.abs([expit(x + each).mean() - 0.3 for each in shift]))]
+    assert ((intercept.low <= at + 0.1) & (at - 0.1 <= intercept.high))[known].mean() > 0.93
+
+
 @pytest.mark.parametrize(("rows", "each", "mean"), [(60, 1, -0.8), (200, 1, -2.5), (300, 3, -1.4)])
 def test_a_calibrated_model_is_seldom_called_miscalibrated(rows: int, each: int, mean: float) -> None:
     p, y, code, patient = simulated(rows, 300, 11, mean=mean, each=each)

@@ -109,6 +109,19 @@ def test_part_by_part_scores_that_separate_the_labels_have_limits(tmp_path, monk
     assert parts["average_precision"].low == pytest.approx(whole["average_precision"].low, abs=1e-4)
 
 
+def test_part_by_part_the_auroc_of_scores_that_separate_the_labels_counts_patients(tmp_path, monkeypatch):
+    patient = np.arange(4000) // 40
+    frame = _frame(4000).assign(patient=patient.astype(str), y=patient % 2, sex=np.where(patient % 4 < 2, "F", "M"))
+    frame = frame.assign(p=0.25 + 0.5 * frame["y"])
+    frame.to_parquet(tmp_path / "rows.parquet")
+    _in_parts(monkeypatch, 500)
+    parts, whole = (audit(scan(tmp_path, **ROLES), threshold=0.5), eq.audit(Scores.from_frame(frame, **ROLES), threshold=0.5))
+    assert parts.patients == 100
+    assert parts["auroc"].low == pytest.approx(whole["auroc"].low, abs=0.005)
+    assert parts["auroc"].low < 0.97  # of 50 patients of each label
+    assert parts["average_precision"].low < 0.97
+
+
 def test_measures_of_scores_are_exact_in_groups_that_are_not_sampled(whole, parts):
     whole, parts = whole("patients"), parts("patients")
     sampled = parts.groups["sampled"] < parts.groups["n"]

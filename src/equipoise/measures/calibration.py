@@ -34,6 +34,7 @@ NEWTON_TOLERANCE = 1e-10
 INTERCEPT_BINS = 1024  # bins of the logit per group, for the limits of the intercept: the sums over rows are smooth in the logit
 MANY_SURPRISES = 30  # with fewer, and fewer rows than these that the scores say are, scores are nearly certain
 MANY_CLAIMED = 10
+FAR_INTERCEPT = 30.0
 SURPRISES = {"surprise": Ratio((0, 1, -1), (1, 0, 0), (0, 1, 1))}  # columns: rows, surprises above and below 1/2
 MAX_LEVERAGE_FACTOR = 4.0  # largest factor by which a patient's contribution to a variance is increased for the leverage of that patient
 ENOUGH, TOO_FEW, CONSTANT, SEPARATED, CERTAIN = "", "few", "constant", "separated", "certain"
@@ -126,10 +127,10 @@ def recalibration_limits(rows: ScoredRows, level: float, least: int) -> tuple[Li
     separated = (low[1] >= high[0]) | (low[0] >= high[1])  # by a threshold, in either direction
     few = rarer < least
 
-    offset, below, above = _intercepts(clusters, x, label, usable, level)
+    offset, lowest, highest = _intercepts(clusters, x, label, usable, level)
     one_label = np.isinf(offset)  # among the scores other than exactly 0 or 1
-    why = np.select([few | one_label, wrong], [TOO_FEW, CERTAIN], ENOUGH)
-    intercept = _limits(offset, below, above, rarer, why)
+    intercept_why = np.select([few | one_label, wrong], [TOO_FEW, CERTAIN], ENOUGH)
+    intercept = _limits(offset, lowest, highest, rarer, intercept_why)
 
     why = np.select([few, wrong, constant, separated], [TOO_FEW, CERTAIN, CONSTANT, SEPARATED], ENOUGH)
     slope, variance, degrees = _slope(clusters, x, label, usable, why == ENOUGH)
@@ -141,7 +142,7 @@ def recalibration_limits(rows: ScoredRows, level: float, least: int) -> tuple[Li
     difference = ratio(clusters.sum(w * (rows.score - label)), total)
     mean = ratio(clusters.sum(w * rows.score), total)
     ends = []
-    for end in (above, below):  # a higher intercept means that the scores are too low
+    for end in (highest, lowest):  # a higher intercept means that the scores are too low
         expected = clusters.sum(usable * expit(x + end[clusters.code])) + ones
         ends.append(mean - ratio(expected, total))
     # The limits of an intercept are conditional on the scores in the sample. If the scores of some patients are more wrong than those of
@@ -161,6 +162,19 @@ def recalibration_limits(rows: ScoredRows, level: float, least: int) -> tuple[Li
     ends = [np.where(wrong, difference + sign * half, end) for sign, end in zip((-1, 1), ends, strict=True)]
     certain_scores, *certain_ends = _nearly_certain(rows, level)
     low, high = (np.where(certain_scores, one, end) for one, end in zip(certain_ends, ends, strict=True))
+    if certain_scores.any():  # the intercepts at which the mean score would be off by no more than these limits
+
+        def above(a: FloatArray) -> npt.NDArray[np.bool_]:
+            by_group = np.stack([clusters.sum(usable * expit(x + each[clusters.code])) for each in a.reshape(-1, clusters.groups)])
+            found: npt.NDArray[np.bool_] = by_group.reshape(a.shape) + ones > (mean - np.stack([high, low])) * total
+            return found
+
+        far = np.full((2, clusters.groups), FAR_INTERCEPT)
+        at = [
+            np.where(certain_scores, end, known)
+            for end, known in zip(bisect(above, -far, far, HALVINGS)[0], (lowest, highest), strict=True)
+        ]
+        intercept = _limits(offset, np.fmin(at[0], offset), np.fmax(at[1], offset), rarer, intercept_why)
     why = np.where(patients < least, TOO_FEW, ENOUGH)
     return intercept, slopes, _limits(difference, np.fmin(low, difference), np.fmax(high, difference), patients, why)
 
