@@ -58,7 +58,7 @@ def label_gaps(scores: Scores, f: FloatArray, attributes: Sequence[Attribute], s
         seen = np.flatnonzero(scores.adjudicated >= 0)  # type: ignore[operator]
         corrected, unknown = corrected_moments(scores, f, whole)
         same_rows = [moments_of_scores(replace(known, y=y), f[seen], attribute) for y in (scores.y[seen], known.y)]
-        for gap in spec.gaps:
+        for gap in (name for name in spec.gaps if set(measure_of(name).coefficients) != {"selection_rate"}):  # which needs no label
             signs = measure_of(gap).coefficients
             every = moments_of_scores(scores, f, whole), *same_rows, corrected
             ends = np.array([sums.gap(signs).limits(spec.level) for sums in every])  # (labels, ends, groups - 1)
