@@ -2,18 +2,19 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from equipoise.comparison import Comparison, Option, limits_of
 from equipoise.report import document as doc
 from equipoise.report.document import Cell, Column, Part, Table, Text, table
-from equipoise.report.panels import WIDTH, Axes, Mark, Panel, steps_within
+from equipoise.report.panels import BOTTOM, HEIGHT, LEFT, TOP, WIDTH, Axes, Mark, Panel, steps_within
 from equipoise.report.text import Span, amount, number, percent, sentence, short
 from equipoise.report.wording import repairs as words
 from equipoise.report.wording.names import PERFORMANCE_WORDS, GroupNames, gap_words
 
 MOST_COLUMNS = 4  # groups with columns of their own; of more, the one that changes most
 WIDE_OPTIONS = 140  # columns of a terminal
-CENTRE = 0.55 * WIDTH  # labels of dots to the right of it stand on their left
+LETTER = 5.8  # the width of a letter in a figure
 LEAST_REACH = 0.02  # of the axes of the figure
 
 
@@ -34,7 +35,7 @@ def options_table(repair: Comparison, called: GroupNames, *, brief: bool = False
     for option in repair.options:
         name = Cell(option.name, tag="chosen" if option.chosen else "", means=words.option_words(option))
         needs = "yes" if option.tried.candidate.rule.needs_group else "no"
-        gap = Cell(amount(option.gap.value, "points")) if brief else Cell(value=option.gap, kind="points")
+        gap = Cell(amount(option.gap.value, "points")) if brief else Cell(value=replace(option.gap, few=False), kind="points")
         values = (gap, Cell(value=option.performance))
         rows.append((name, *values, *errors(option, "missed"), *errors(option, "alarms"), needs))
     named = [Column("all" if group is None else (Span(called.full(group)),)) for group in shown]
@@ -67,18 +68,19 @@ def options_panel(repair: Comparison) -> Panel:
     alarms, sizes = [x for _, x, _ in known], [y for _, _, y in known]
     room = max(LEAST_REACH, 0.35 * (max(alarms) - min(alarms)))
     axes = Axes(0.0, max(LEAST_REACH, 1.15 * max(sizes)), max(0.0, min(alarms) - room / 4), max(alarms) + room)
-    marks, placed = list[Mark](), list[tuple[float, float]]()
-    for option, x, y in sorted(known, key=lambda each: each[2]):
-        marks.append(
-            axes.dot("spot", x, y, 5 if option.chosen else 3.5, 1 if option.chosen else 0, f"{option.name}: {amount(y, 'size')} points")
-        )
-        right = axes.x(x) > CENTRE
-        place = axes.x(x) + (-8 if right else 8), axes.y(y) + 3.5
-        while any(abs(place[1] - other[1]) < 12 and abs(place[0] - other[0]) < 110 for other in placed):
-            place = place[0], place[1] - 12
-        placed.append(place)
-        name = f"{short(option.name, 24)}{', chosen' if option.chosen else ''}"
-        marks.append(Mark("label left" if right else "label", title=name, at=place))
+    marks = [
+        axes.dot("spot", x, y, 5 if option.chosen else 3.5, int(option.chosen), f"{option.name}: {amount(y, 'size')} points")
+        for option, x, y in known
+    ]
+    taken = [(axes.x(x) - 6, axes.x(x) + 6, axes.y(y)) for _, x, y in known]  # from left to right, at this height
+    for k, (option, _, _) in sorted(enumerate(known), key=lambda each: not each[1][0].chosen):
+        name, (start, end, height) = f"{short(option.name, 24)}{', chosen' if option.chosen else ''}", taken[k]
+        others, sides = taken[:k] + taken[k + 1 :], ((end + 2, end + 2 + LETTER * len(name)), (start - 2 - LETTER * len(name), start - 2))
+        spans = [(low, high, height + down) for down in (0, -13, 13, -26, 26) for low, high in sides]
+        place = next((span for span in spans if _is_free(span, others)), spans[0])
+        taken.append(place)
+        left = place[0] < start
+        marks.append(Mark("label left" if left else "label", title=name, at=(place[1] if left else place[0], place[2] + 3.5)))
     said = "; ".join(f"{option.name}: {amount(y, 'size')} points with {amount(x, 'thousand0')} false alarms" for option, x, y in known)
     ticks = axes.x_ticks(steps_within(axes.left, axes.right, 5, (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)), lambda v: number(1000 * v, 0))
     ticks_y = axes.y_ticks(
@@ -86,6 +88,13 @@ def options_panel(repair: Comparison) -> Panel:
     )
     title = "Size of the largest difference, by false alarms of all patients"
     return Panel(title, f"{title}. {said}.", ticks, ticks_y, "false alarms per 1,000", "points", tuple(marks))
+
+
+def _is_free(span: tuple[float, float, float], others: Sequence[tuple[float, float, float]]) -> bool:
+    """Whether a text from left to right, at a height, is inside the figure and over no other text or dot."""
+    low, high, height = span
+    inside = low > LEFT and high < WIDTH and TOP < height < HEIGHT - BOTTOM
+    return inside and not any(low < other[1] and high > other[0] and abs(height - other[2]) < 11 for other in others)
 
 
 def options_parts(repair: Comparison, called: GroupNames) -> list[Part]:
@@ -109,9 +118,9 @@ def limit_parts(repair: Comparison, called: GroupNames, figure: Sequence[Part] =
     rows = []
     for own in found.exchanges:
         level = "" if math.isnan(own.threshold) else number(own.threshold, 3)
-        prices = ("" if math.isnan(price) else number(price, 1) for price in (own.alarms_per_case, own.cheapest))
+        prices = ("" if math.isnan(price) else words.price_words(price) for price in (own.alarms_per_case, own.cheapest))
         rows.append((Cell((Span(called.full(own.group)),)), Cell(value=own.auroc, kind="area"), amount(own.sensitivity), level, *prices))
-    columns = [Column(head, head.lower()) for head in ("Sensitivity", "Threshold for the highest", "Alarms per case", "Cheapest case")]
+    columns = [Column(head, head.lower()) for head in ("Sensitivity", "Threshold", "Alarms per case", "Cheapest case")]
     wanted = amount(found.exchanges[0].wanted)
     caption = f"The original's scores: the threshold for a sensitivity of {wanted}, and the price of further cases in false alarms"
     sentences: list[Part] = [

@@ -155,7 +155,7 @@ def _declined(measure: str, n: Numbers) -> str:
 
 def _best_of_methods(method: str, n: Numbers) -> str:
     if n["met"]:
-        return f"{method}, of {n['tried']} methods tried"
+        return f"{method}, of {plural(n['tried'], 'method')} tried"
     if n["tried"] > 1 and not n["changed"]:
         return f"the original stays: none of {n['tried']} methods tried found a step to take"
     return f"none of {n['tried']} methods tried meets the goal; {method} is nearest"

@@ -128,7 +128,8 @@ def option_words(option: Option) -> str:
 def chosen_words(comparison: Comparison) -> str:
     """Which option was chosen, and why."""
     [*chosen] = (option for option in comparison.options if option.chosen)
-    why = why_words(comparison.result.candidate.why)
+    notes = comparison.result.candidate.why
+    why = why_words([note for note in notes if note.kind != "best_of_methods"] or notes)
     return f"Chosen: {chosen[0].name if chosen else comparison.result.name}. Why: {why}."
 
 
@@ -154,8 +155,8 @@ def limits_words(found: RepairLimits, called: GroupNames) -> Iterator[tuple[str,
         )
     for own in found.exchanges:
         if not math.isnan(own.alarms_per_case):
-            needed = f"{number(own.alarms_per_case, 1)} more false alarms for each further case"
-            cheapest = "" if math.isnan(own.cheapest) else f"; the cheapest further cases cost {number(own.cheapest, 1)} each"
+            needed = f"{price_words(own.alarms_per_case)} more false alarms for each further case"
+            cheapest = "" if math.isnan(own.cheapest) else f"; the cheapest further cases cost {price_words(own.cheapest)} each"
             at = f" takes a threshold of {number(own.threshold, 3)}: {needed}{cheapest}."
             yield (
                 "To find ",
@@ -167,16 +168,21 @@ def limits_words(found: RepairLimits, called: GroupNames) -> Iterator[tuple[str,
             )
 
 
+def price_words(price: float) -> str:
+    """Further false alarms for a case: 2.9, or 143."""
+    return number(price, 1 if price < 10 else 0)
+
+
 def help_words(found: RepairLimits, called: GroupNames) -> list[tuple[str, ...]]:
     """What would help where no rule does."""
     made: list[tuple[str, ...]] = []
     if found.worse is not None:
         group = Span(called.full(found.worse.group))
+        made.append(("Fine-tuning, or training again, with more patients of this group (", group, ") who have the finding."))
         made.append(
-            ("Fine-tuning or training again with more patients like ", group, " with the finding, which changes the scores themselves.")
+            ("A look at the labels and the images of this group (", group, "): if they are of another quality, no rule corrects it.")
         )
-        made.append(("A look at the labels and the images of ", group, ": if these are of another quality, no rule corrects it."))
-    made.append(("Another threshold, if the price is acceptable: name it with goal.max_rise.",))
+    made.append(("Another threshold, if its price is acceptable: --choose “level up”, or a larger goal.max_rise.",))
     return made
 
 
