@@ -24,7 +24,7 @@ from equipoise.errors import BadInput, pick
 from equipoise.measures import Gap, Rule
 from equipoise.methods import DEFAULT_MEASURE, METHODS, Candidate, Outcome, debias, make_settings
 
-PASSED_ON = ("method", "measure", "max_gap", "max_loss", "min_performance", "threshold", "force")  # to `eq.debias`
+PASSED_ON = ("method", "measure", "max_gap", "max_loss", "min_performance", "allow_worse", "threshold", "force")  # to `eq.debias`
 PREFIT = "prefit"
 AUTO = "auto"
 PARTS = 20  # folds of which `repair_size` are the repair set
@@ -44,7 +44,7 @@ class FairClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # typ
     """A binary classifier that reduces a difference between groups by its decision rule, within scikit-learn's conventions.
 
     `fit` fits the estimator on some of the rows and a decision rule on the scores of the others, with `eq.debias` (`measure`, `max_gap`,
-    `max_loss`, `min_performance`, `method` and `threshold` as there). `predict` decides by the rule; `predict_proba` and
+    `max_loss`, `min_performance`, `allow_worse`, `method` and `threshold` as there). `predict` decides by the rule; `predict_proba` and
     `decision_function` are those of the estimator.
 
     The group of each row is a column of X (`group`, a name or a position), which the estimator gets only with `attribute_as_input=True`; or
@@ -82,6 +82,7 @@ class FairClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # typ
         max_gap: float | None = None,
         max_loss: float | None = None,
         min_performance: float | None = None,
+        allow_worse: bool = False,
         method: str = AUTO,
         settings: Mapping[str, Any] | None = None,
         allow_group: bool = True,

@@ -10,11 +10,11 @@ from equipoise.methods import Goal
 @pytest.mark.parametrize(
     ("measure", "kept", "rising"),
     [
-        ("eod", {"tpr": "before"}, {"fpr": 0.05, "selection": 0.05}),
-        ("aod", {"tpr": "before"}, {"fpr": 0.05, "selection": 0.05}),
-        ("spd", {"selection": "before"}, {"fpr": 0.05, "selection": 0.05}),
-        ("fpr_gap", {"tpr": "before"}, {"fpr": 0.0, "selection": 0.05}),
-        ("ppv_gap", {}, {"fpr": 0.05, "selection": 0.05}),
+        ("eod", {"tpr": "before"}, {"fpr": 0.1, "selection": 0.1}),
+        ("aod", {"tpr": "before"}, {"fpr": 0.1, "selection": 0.1}),
+        ("spd", {"selection": "before"}, {"fpr": 0.1, "selection": 0.1}),
+        ("fpr_gap", {"tpr": "before"}, {"fpr": 0.0, "selection": 0.1}),
+        ("ppv_gap", {}, {"fpr": 0.1, "selection": 0.1}),
     ],
 )
 def test_no_group_may_be_worse_off_by_the_measure(measure: str, kept: dict[str, str], rising: dict[str, float]):
@@ -23,13 +23,13 @@ def test_no_group_may_be_worse_off_by_the_measure(measure: str, kept: dict[str, 
     assert goal == Goal(measure).changed(max_loss=None)  # a default is no part of what was given
     for free in (Goal(measure, allow_worse=True), Goal(measure, selection="paper"), goal.changed(selection="paper")):
         assert free.keep == {}
-        assert free.rises["fpr"] == 0.05
+        assert free.rises["fpr"] == 0.1
 
 
 def test_limits_that_are_given_replace_their_default_alone():
     goal = Goal("eod", keep={"tpr": 0.8}, max_rise={"fpr": 0.2}, max_rate={"selection": 0.3})
     assert goal.keep == {"tpr": 0.8}
-    assert goal.rises == {"fpr": 0.2, "selection": 0.05}
+    assert goal.rises == {"fpr": 0.2, "selection": 0.1}
     assert Goal("eod", keep={}).keep == {}
 
 

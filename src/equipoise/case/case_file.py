@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 ESTIMATOR_FILES = (".skops", ".pkl", ".pickle", ".joblib")
 SCORE_TOLERANCE = 1e-4  # between a score and the known one
+CROSS = "cross"  # in place of a test set: nested cross-fitting
 
 
 def _by_label(value: Any) -> Any:
@@ -146,11 +147,20 @@ class HistorySpec(Specification):
         return self
 
 
+def _cross(test: Any) -> Any:
+    """The word for nested cross-fitting, also where it was read as the path of a file; a file of that name is a file."""
+    return CROSS if isinstance(test, (str, Path)) and Path(test).name == CROSS and not Path(test).exists() else test
+
+
 class RepairSpec(Specification):
     """The section [repair]: the methods to try, and the patients to fit them to and to evaluate them on."""
 
     method: Texts = setting("a method to try; several are compared", ("auto",), flag="--method", shown="auto: several, within the budget")
-    test: Path | None = setting("file with the test set in the same columns, of other patients", None, flag="--test")
+    test: Annotated[Literal["cross"] | Path | None, BeforeValidator(_cross)] = setting(
+        "file with the test set in the same columns, of other patients; or cross: every patient is judged by a repair fitted without them",
+        None,
+        flag="--test",
+    )
     test_fraction: float = setting("share of the patients held out for evaluation, without a test file", 0.3, gt=0, lt=1)
     test_after: Day | None = setting(
         "hold out the later patients instead, those first seen on this day or after it by data.date: 2026-01-01", None, flag="--test-after"

@@ -18,7 +18,7 @@ import pandas as pd
 
 from equipoise import comparison, data, methods, models, report
 from equipoise.case.case_audit import Bars, check_group_names, counting, load_classifier, no_bars
-from equipoise.case.case_file import Case, RepairSpec
+from equipoise.case.case_file import CROSS, Case, RepairSpec
 from equipoise.case.save import ROWS_CHECKED, Saved, Serving, inputs_of, save_all, saved_models
 from equipoise.case.schema import PREDICTOR_SCORE
 from equipoise.comparison import Comparison, Provenance, ScoredCandidate
@@ -204,13 +204,15 @@ def prepare_repair(
     later = None if spec.test_after is None else data.LaterPatients.of(rows, spec.test_after)
     if later is not None:
         repair, test = later.parts(rows)
+    elif spec.test == CROSS:
+        test = rows
     elif spec.test is None:
         repair, test = data.hold_out_each(rows, spec.test_fraction, seed=spec.seed)
     else:
-        given = read(spec.test, columns.like(rows[0].attributes))
+        given = read(Path(spec.test), columns.like(rows[0].attributes))
         test = [held_out.with_groups_of(own) for own, held_out in zip(rows, given, strict=True)]
     for repaired, held_out in zip(repair, test, strict=True):  # a label may be unknown in rows where another one is known
-        data.check_apart(training=train, repair=repaired, test=held_out)
+        data.check_apart(training=train, repair=repaired, **({} if spec.test == CROSS else {"test": held_out}))
     file, checks = files.get(table), []
     output: str = case.model.output
     if is_network:
@@ -243,12 +245,15 @@ def prepare_repair(
             limits.append(f"the network was repaired for {listed}; each has its own report")
         limits, notes = [*limits, *about_inputs], [*notes, *about_inputs]
     limits += [] if later is None else [report.later_patients_words(later)]
+    if spec.test == CROSS:
+        crossed = report.cross_test_words(methods.OUTER_FOLDS)
+        limits, notes = [*limits, crossed], [*notes, crossed]
     cohort, called = None if file is None else file.cohort, named or f"scores in {table.name}"
     read_files = (
         table,
         case.model.weights,
         case.data.train,
-        spec.test,
+        None if spec.test == CROSS else spec.test,
         case.model.check_scores,
         named if case.model.is_estimator else None,
     )
@@ -318,6 +323,10 @@ def try_methods(
             failures |= {name: str(error) for name, error in run.errors.items()}
             for name, result in run.candidates.items():
                 start = time.perf_counter()
+                if spec.test == CROSS:
+                    with bars(f"{named}{name}, judged by nested cross-fitting") as step:
+                        network, given = cast("nn.Module", job.model) if job.is_network else None, how[name]
+                        result = methods.cross_test(result, network, job.repair, job_goals, settings=given, train=job.train, progress=step)
                 # The same scores with another rule are not computed again.
                 known = tried[STANDARD].get(label) if name != STANDARD and METHODS[name].needs_group else None
                 try:

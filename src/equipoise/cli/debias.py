@@ -194,6 +194,10 @@ def _print_result(case: Comparison, saved: Saved, lines: Sequence[str], verbose:
     """Prints the result of one label; `names` are words for groups in the first sentence, as on the page."""
     for part in report.repair_screen(case, names, lines, verbose=verbose):
         out.print(report.in_terminal([part]), soft_wrap=part.part == "text")
+    found = case.found
+    if found.judgement.source == "held-out" and found.gap_before.detectable > abs(found.valid_before):
+        shown, gap = f"{100 * found.gap_before.detectable:.1f}", f"{100 * abs(found.valid_before):.1f}"
+        say(f"The held-out patients can show a difference of {shown} points, not of {gap}. To judge on all patients, add: --test cross")
     if verbose and saved.onnx is not None:
         out.print(f"model.onnx differs from torch by at most {saved.onnx.max_difference:.1e} on {saved.onnx.rows} rows.")
     say(f"Written to {saved.folder}: {', '.join(saved.files)}")

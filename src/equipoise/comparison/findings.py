@@ -16,8 +16,20 @@ import pandas as pd
 from equipoise import measures
 from equipoise.data import MISSING, Attribute, FloatArray, Identities, Scores
 from equipoise.errors import BadInput
-from equipoise.measures import MEASURES, AuditSpec, Clusters, Estimate, LabelAudit, PairedDecisions, Shift, ShownGroups, SignedSum, units_of
-from equipoise.methods import Goal, Judgement, LabelCandidate, Progress, judge
+from equipoise.measures import (
+    MEASURES,
+    AuditSpec,
+    Clusters,
+    Estimate,
+    LabelAudit,
+    PairedDecisions,
+    Rule,
+    Shift,
+    ShownGroups,
+    SignedSum,
+    units_of,
+)
+from equipoise.methods import FoldRule, Goal, HeldOutDecisions, Judgement, LabelCandidate, Progress, judge, widened
 
 BALANCE = ({"corrected": 1.0}, {"spoiled": 1.0}, {"accuracy": 1.0}, {"true": -1.0}, {"false": 1.0})  # the last two: missed findings, alarms
 BeforeAfter = dict[str, dict[str, dict[str, tuple[Estimate, Estimate]]]]  # by attribute, measure and group
@@ -94,7 +106,19 @@ class ScoredCandidate:
 
     def decisions(self) -> FloatArray:
         """The decisions on the test set, or the probabilities of a randomised 1."""
-        return self.candidate.rule.decide(self.test)
+        return self.rule.decide(self.test)
+
+    @property
+    def nested(self) -> HeldOutDecisions | None:
+        """The decisions by repairs fitted without the row, if the test set is the repair set (`repair.test = "cross"`)."""
+        held = self.candidate.held_out
+        return held if held is not None and held.nested else None
+
+    @property
+    def rule(self) -> Rule:
+        """The rule as it is tested."""
+        tested, held = self.candidate.rule, self.nested
+        return tested if held is None else cast(Rule, FoldRule(tested, self.test.ids, held.after))
 
 
 @dataclass(frozen=True)
@@ -263,7 +287,7 @@ def find(
             )
     for tried in entries:
         spec = settings.changed(also=(tried.candidate.goal.measure,))
-        audits.append(measures.audit_labels({"": tried.test}, {"": tried.candidate.rule}, spec).only)
+        audits.append(measures.audit_labels({"": tried.test}, {"": tried.rule}, spec).only)
         if progress is not None:
             progress(len(audits), len(entries))
     shown = measures.shown_scores(original.test, settings.min_patients)
@@ -272,11 +296,13 @@ def find(
     decided = [(shown.like(tried.test), tried.decisions()[shown.kept]) for tried in entries]
     decisions = decided[0][1], decided[1 + chosen][1]
     pair = PairedDecisions(test, decisions, settings)
+    spread: Mapping[str, float] = {} if result.nested is None else result.nested.spread
     judgements: list[Judgement | None] = [None]  # the original is not judged
     for tried, own in zip(candidates, decided[1:], strict=True):
         limits: dict[str, Any] = {"settings": settings, "labels": labels, "forced": forced}
         limits["later"] = tested_later(tried)
-        judgements.append(judge(*decided[0], *own, tried.candidate.goal, source="held-out", **limits))
+        limits |= {"source": "held-out"} if tried.nested is None else {"source": "nested", "spread": tried.nested.spread}
+        judgements.append(judge(*decided[0], *own, tried.candidate.goal, **limits))
     if goal.performance in before.estimates:
         performances = [audit[goal.performance] for audit in audits]
     else:  # at odds of the goal, which no audit knows
@@ -325,8 +351,8 @@ def find(
         valid_after=methods[1 + chosen].valid_gap,
         performance_before=performances[0],
         performance_after=performances[1 + chosen],
-        gap_change=pair.gap_change(goal.measure, worst_group),
-        performance_change=pair.performance_change(goal.performance),
+        gap_change=widened(pair.gap_change(goal.measure, worst_group), spread.get(worst_group, 0.0)),
+        performance_change=widened(pair.performance_change(goal.performance), spread.get("", 0.0)),
         shifts=tuple(pair.shifts()),
         contributions=contributions,
         rates=rates,

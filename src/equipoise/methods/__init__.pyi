@@ -1,5 +1,6 @@
 from .auto import run_methods as run_methods
 from .candidate import Candidate as Candidate
+from .candidate import HeldOutDecisions as HeldOutDecisions
 from .candidate import LabelCandidate as LabelCandidate
 from .candidate import Progress as Progress
 from .candidate import Recalibration as Recalibration
@@ -22,6 +23,7 @@ from .contract import check_method as check_method
 from .contract import cross_fitting_parts as cross_fitting_parts
 from .contract import make_settings as make_settings
 from .contract import method as method
+from .driver import cross_test as cross_test
 from .driver import debias as debias
 from .driver import goals_of as goals_of
 from .driver import run_method as run_method
@@ -32,12 +34,15 @@ from .goal import DEFAULT_SELECTION as DEFAULT_SELECTION
 from .goal import SELECTIONS as SELECTIONS
 from .goal import Goal as Goal
 from .goal import Note as Note
+from .nested import OUTER_FOLDS as OUTER_FOLDS
+from .nested import FoldRule as FoldRule
 from .outcome import Judgement as Judgement
 from .outcome import Outcome as Outcome
 from .outcome import joint_met as joint_met
 from .outcome import joint_outcome as joint_outcome
 from .outcome import judge as judge
 from .outcome import performance_limit as performance_limit
+from .outcome import widened as widened
 from .recalibration import recalibrate_result as recalibrate_result
 from .rules import read_rule as read_rule
 from .rules import rule_to_dict as rule_to_dict

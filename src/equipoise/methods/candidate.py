@@ -16,7 +16,7 @@ from equipoise.data import FloatArray, Identities, Rows, Scores
 from equipoise.errors import BadInput, pick
 from equipoise.measures import Calibration, LogitMap, Rule
 from equipoise.methods.goal import Goal, Note, Why
-from equipoise.methods.outcome import Judgement, Outcome, joint_met, joint_outcome, judge
+from equipoise.methods.outcome import Judgement, Outcome, Source, joint_met, joint_outcome, judge
 from equipoise.models import is_network, predict
 from equipoise.presenting import html_of, why_words
 
@@ -38,6 +38,8 @@ class HeldOutDecisions:
     rows: Rows | None = field(default=None, repr=False)  # these rows; None if the decisions are not to be judged
     goal: Goal | None = None  # as given
     labels: int = 1  # judged together
+    nested: bool = False  # whether the choice of the repair was cross-fitted too (see `cross_test`)
+    spread: Mapping[str, float] = field(default_factory=dict)  # then: further standard errors of changes, by group and of performance ("")
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,8 @@ class LabelCandidate:
         if held is None or held.rows is None or held.goal is None:
             return None
         rows = held.rows if isinstance(held.rows, Scores) else Scores.of(held.rows, held.before)  # the score itself is not used
-        return judge(rows, held.before, rows, held.after, held.goal, source="cross-fitted", labels=held.labels)
+        source: Source = "nested" if held.nested else "cross-fitted"
+        return judge(rows, held.before, rows, held.after, held.goal, source=source, labels=held.labels, spread=held.spread)
 
     @property
     def outcome(self) -> Outcome | None:

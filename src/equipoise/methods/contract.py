@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 # Settings that must be at least 1.
 POSITIVE_SETTINGS = ("batch", "evals_per_epoch", "trials", "critic_steps", "actor_steps", "width", "folds")
-WITHOUT_METHODS = ("blind_rule", "recalibration", "steps")  # modules that register none: imported by those who use them
+WITHOUT_METHODS = ("blind_rule", "nested", "recalibration", "steps")  # modules that register none: imported by those who use them
 MARCINKEVICS = """@inproceedings{marcinkevics2022debiasing,
   title     = {Debiasing Deep Chest {X}-Ray Classifiers using Intra- and Post-processing Methods},
   author    = {Marcinkevics, Ricards and Ozkan, Ece and Vogt, Julia E.},

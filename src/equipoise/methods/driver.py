@@ -32,10 +32,22 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pandas as pd
 
-from equipoise.data import Cohort, FloatArray, Identities, LabelKind, Rows, Scores, assign_folds, check_apart, check_cohort, generator
+from equipoise.data import (
+    UNKNOWN,
+    Cohort,
+    FloatArray,
+    Identities,
+    LabelKind,
+    Rows,
+    Scores,
+    assign_folds,
+    check_apart,
+    check_cohort,
+    generator,
+)
 from equipoise.errors import BadInput, EmptyCell, Misuse, UnknownName, raise_all
 from equipoise.measures import Cells, Gap, at_threshold
-from equipoise.methods.candidate import Candidate, LabelCandidate, Progress
+from equipoise.methods.candidate import Candidate, HeldOutDecisions, LabelCandidate, Progress
 from equipoise.methods.choosing import ChosenStep, choose_step, cross_fitted, nearness, newly_constant, too_low
 from equipoise.methods.contract import (
     METHODS,
@@ -51,6 +63,7 @@ from equipoise.methods.contract import (
 )
 from equipoise.methods.evaluation import RATE_NOISE, Data, kept_rates, limits_of
 from equipoise.methods.goal import DEFAULT_MEASURE, DEFAULT_SELECTION, Goal, keeping, raise_together
+from equipoise.methods.nested import OUTER_FOLDS, spread_of_folds
 from equipoise.methods.recalibration import recalibrate_result
 from equipoise.methods.rules import fit_steps, not_constant, with_steps
 from equipoise.methods.small_cells import advice, check_cells, note_rows
@@ -88,6 +101,7 @@ def debias(
     force: bool = False,
     seed: int = 0,
     train: Cohort | None = None,
+    test: str | None = None,
     goals: Mapping[str, Goal] | None = None,
     outputs: Mapping[str, int | str] | None = None,
     features: object = None,
@@ -109,7 +123,7 @@ def debias(
     - `max_gap`: the largest |gap| to accept. `result.met` then states whether all limits are kept on rows not used for fitting.
     - `keep={"tpr": "before"}`: no group's sensitivity may fall; `keep={"tpr": 0.8}` sets a minimum instead. By default no group may be
       worse off by the measure, which `allow_worse=True` permits.
-    - `max_rise={"fpr": 0.05, "selection": 0.1}`: by how much a rate of any group may rise, 0.05 each where not given, and
+    - `max_rise={"fpr": 0.05, "selection": 0.1}`: by how much a rate of any group may rise, 0.1 each where not given, and
       `max_rate={"fpr": 0.25}`: how high it may be.
     - `threshold`: the threshold in use today, at which the original is evaluated; of several labels, one number or one per label,
       {"Effusion": 0.2, "Mass": 0.08}. Without it, the one of best performance on the cohort.
@@ -124,6 +138,8 @@ def debias(
     - `budget`: approximate limit in seconds, None for no limit. Rules and probes are always finished; notes state what was not tried or cut
       short.
     - `train`: the training set, required by methods that train from scratch. bias-score also learns from it what separates the groups.
+    - `test="cross"`: the outcome is that of nested cross-fitting: every patient is judged by a repair that was fitted and chosen without
+      them. It takes six times as long, and needs no test set.
     - `features`: further columns of the same rows as the scores (a frame or an array), for bias-score.
     - `recalibrate`: maps the scores of a changed network back to probabilities, without changing a decision (`result.recalibration`).
     - `force`: continues if a cell (group, label) has fewer than 5 patients, which is an error otherwise. The outcome is then unclear, harm
@@ -141,6 +157,10 @@ def debias(
         errors.append(BadInput(f"budget must be a positive number of seconds, or None for no limit; got {budget!r}"))
     if not (is_real(number) and isinstance(number, Integral)):
         errors.append(BadInput(f"seed must be an integer; got {number!r}"))
+    if test not in (None, "cross"):
+        errors.append(
+            BadInput(f"test must be 'cross', for nested cross-fitting, or None; got {test!r}. Compare on a test set with eq.compare")
+        )
     with keeping(errors):
         parts: dict[str, Any] = {name: settings.pop(name) for name in Goal.model_fields if name in settings and name != "original"}
         parts |= {"max_gap": max_gap, "max_loss": max_loss, "allow_worse": allow_worse}
@@ -174,7 +194,8 @@ def debias(
         if not force:
             for name, own in parts.items():
                 check_cells({f"the repair set of {name}" if name else "the repair set": own}, {"": by_label[name]})
-        return label_by_label(method, dict.fromkeys(parts), parts, by_label, None, seed, limits)
+        result = label_by_label(method, dict.fromkeys(parts), parts, by_label, None, seed, limits)
+        return result if test is None else _cross_tested(result, None, parts, by_label, settings=settings)
     from equipoise.models import Predictor, chosen_outputs, classifier, label_views, predict
 
     model = classifier(model)
@@ -194,7 +215,15 @@ def debias(
         if train is not None:
             raise BadInput("train is for methods that change a network; a repair of other classifiers is a decision rule. Leave it out")
         result = debias(
-            predict(model, cohort), method=method, goal=goal, force=force, seed=seed, budget=budget, progress=progress, **settings
+            predict(model, cohort),
+            method=method,
+            goal=goal,
+            force=force,
+            seed=seed,
+            budget=budget,
+            progress=progress,
+            test=test,
+            **settings,
         )
         each = {name: replace(own, model=model, fitted_to={"repair": Identities.of(cohort)}) for name, own in result.labels.items()}
         return replace(result, labels=each, model=model)
@@ -211,7 +240,21 @@ def debias(
         check_cohort("eq.debias, as train,", train)
     check_apart(training=train, repair=cohort)
     result = run_method(method, network, cohort, by_label, seed=seed, train=train, **limits)
+    result = result if test is None else _cross_tested(result, network, {"": cohort}, by_label, settings=settings, train=train)
     return recalibrate_result(result, label_views(network, by_label), cohort) if recalibrate else result
+
+
+def _cross_tested(
+    result: Candidate, model: "nn.Module | None", parts: Mapping[str, Rows], goals: Mapping[str, Goal], **limits: Any
+) -> Candidate:
+    """The result judged by nested cross-fitting: scores of several labels one after another, a network with all of its labels."""
+    if model is not None:
+        return cross_test(result, model, parts[""], goals, **limits)
+    each = {
+        name: cross_test(Candidate({"": own}, None), None, parts[name], {"": goals[name]}, **limits).only
+        for name, own in result.labels.items()
+    }
+    return replace(result, labels=each)
 
 
 def goals_of(labels: Sequence[str], kind: LabelKind, goal: Goal, goals: Mapping[str, Goal] | None) -> dict[str, Goal]:
@@ -305,6 +348,60 @@ def run_method(
         own = replace(own, why=own.why if near is None else (*own.why, near), fitted_to=fitted_to)
         noted[label] = note_rows(own, part, own_method.without_group)
     return replace(result, labels=noted)
+
+
+def cross_test(
+    result: Candidate,
+    model: "nn.Module | None",
+    rows: Rows,
+    goals: Mapping[str, Goal],
+    *,
+    settings: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+    **limits: Any,
+) -> Candidate:
+    """The result, whose judgement is that of nested cross-fitting on all rows of the repair set.
+
+    - `result`: the repair that was fitted to all `rows`, of `model` (None: scores) and for these `goals`.
+    - `settings`, `limits`: the settings of its method, and further arguments of each run, such as `train` or `budget` (see `run_method`).
+    """
+    if rows.kind.argmax:
+        raise BadInput("classes are decided by argmax, and are judged on a test set: leave repair.test out, or name a file")
+    views: Mapping[str, Any] = dict.fromkeys(goals)
+    if model is not None:
+        from equipoise.models import label_views
+
+        views = label_views(model, goals)
+    parts = rows.by_label if rows.several else dict.fromkeys(goals, rows)
+    known = {label: np.flatnonzero(rows.column(label) != UNKNOWN) if rows.several else np.arange(len(rows)) for label in goals}
+    scores = {label: predict(views[label], part) for label, part in parts.items()}
+    outer = assign_folds(rows, OUTER_FOLDS, generator(result.seed, "cross test"))
+    decided: dict[str, list[FloatArray]] = {label: [] for label in goals}  # of each label, by each fold, on all rows
+    before = {label: np.empty(len(part)) for label, part in parts.items()}
+    for fold in range(OUTER_FOLDS):
+        try:
+            inner = rows.take(np.flatnonzero(outer != fold))
+            found = run_method(result.method, model, inner, goals, seed=result.seed, settings=settings, refuse_constant=True, **limits)
+        except EmptyCell as error:
+            raise EmptyCell(
+                *error.problems, "Four fifths of the patients are too few for a repair: use more data, or merge groups"
+            ) from error
+        for label, own in found.labels.items():
+            inside = outer[known[label]] == fold
+            threshold = float(own.trace["threshold"].iloc[0])
+            before[label][inside] = at_threshold(scores[label].score[inside], threshold)
+            decided[label].append(own.decide(parts[label]))
+        if progress is not None:
+            progress(fold + 1, OUTER_FOLDS)
+    each = {}
+    for label, own in result.labels.items():
+        part, old, by_fold = scores[label], before[label], np.stack(decided[label])
+        after = by_fold[outer[known[label]], np.arange(len(part))]
+        held = HeldOutDecisions(old, after, part, goals[label], len(goals), nested=True)
+        each[label] = replace(
+            own, held_out=replace(held, spread=spread_of_folds(part, held, by_fold, own.decide(parts[label]), goals[label]))
+        )
+    return replace(result, labels=each)
 
 
 def label_by_label(

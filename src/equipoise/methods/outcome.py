@@ -21,11 +21,11 @@ Each test is expressed as the factor by which its intervals must shrink to pass 
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from statistics import NormalDist
-from typing import Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 
@@ -38,9 +38,11 @@ from equipoise.methods.goal import BEFORE, Goal, Note
 
 ONE_SE = 2 * NormalDist().cdf(1.0) - 1  # level of an interval of plus and minus one standard error
 DEFAULT_MAX_GAP = 0.05  # largest |gap| that counts as closed, if the goal has no maximum
+TWO_SIDED = NormalDist().inv_cdf(0.975)  # standard errors on either side of a 95 % interval
+MOST_SCALE = 3.0  # of a simultaneous interval, next to a pointwise one: more is that of a change without decisions
 UNCHANGED_GAP = 0.005  # a change of a gap by less than half a point: practically the same
 MOST_NEEDED = 100_000  # patients: a larger number for a clear outcome is none that a hospital could use
-Source = Literal["held-out", "cross-fitted"]
+Source = Literal["held-out", "cross-fitted", "nested"]
 
 
 class Outcome(StrEnum):
@@ -175,13 +177,15 @@ def judge(
     settings: AuditSpec = AuditSpec(),
     labels: int = 1,
     forced: bool = False,
+    spread: Mapping[str, float] | None = None,
     later: bool = False,
 ) -> Judgement:
     """The judgement of decisions before and after a repair on the same rows, which must not have been used to fit either.
 
     Decisions are 0 or 1, or probabilities of a positive decision. `labels` is the number of labels repaired together, which share the error
     rate of the claims. A repair that was `forced` with too few patients is never called closed or reduced. `later` states that the rows are
-    of later patients than those of the repair.
+    of later patients than those of the repair. `spread` are further standard
+    errors of changes, of the gap of each group and of the performance (""): those of another repair than the one that decided.
 
     >>> import numpy as np
     >>> y, groups = np.array([1, 1, 0, 0] * 1000), np.array(["F", "M"] * 2000)
@@ -202,16 +206,18 @@ def judge(
             raise BadInput(f"a judgement needs one decision per row: {len(scores):,} of {name!r}; got an array of shape {f.shape}")
         if not ((f >= 0) & (f <= 1)).all():  # NaN is outside as well
             raise BadInput(f"decisions on {name!r} must be 0, 1 or probabilities between them; some are not")
+    further = spread or {}
     pair = PairedDecisions(scores, (before, after), settings)
     simultaneous, judged = _at_level(pair, labels * max(len(scores.attribute.others), 1)), []
     for was, now in zip(*(simultaneous_gaps(scores, f, goal.measure, settings, labels) for f in (before, after)), strict=True):
         wide, about = simultaneous.gap_change(goal.measure, was.group), {"group": was.group, "reference": was.reference}
         ends = {"simultaneous_low": wide.low, "simultaneous_high": wide.high, "patients": was.patients}
         moved = replace(pair.gap_change(goal.measure, was.group), **about, **ends)
-        judged.append(JudgedGap(was.group, was.reference, was, now, moved))
+        more = further.get(was.group, 0.0)
+        judged.append(JudgedGap(was.group, was.reference, was, widened(now, more), widened(moved, more)))
     gaps, rates = tuple(judged), _kept_rates(pair, after, goal, labels) if goal.keep else []
     old, new = (measures.estimate_performance(scores, f, [goal.performance], settings)[goal.performance] for f in (before, after))
-    limit, change = performance_limit(goal, old.value), pair.performance_change(goal.performance)
+    limit, change = performance_limit(goal, old.value), widened(pair.performance_change(goal.performance), further.get("", 0.0))
     level = max(1 - 2 * (1 - settings.level) / (labels * max(len(gaps), 1)), 0.5)  # one-sided, shared by groups and labels
     increase, reduce = _factors(gaps, scores, before, after, goal.measure, level)
     kept = bool(new.value >= limit - RATE_NOISE)
@@ -259,6 +265,18 @@ def judge(
         if gaps and not judgement.larger and all(factor < 1 for factor in reduce):
             return replace(judgement, outcome=Outcome.REDUCED)
     return replace(judgement, outcome=Outcome.UNCLEAR, patients_needed=_patients_needed(judgement, increase, reduce))
+
+
+def widened(estimate: Estimate, spread: float) -> Estimate:
+    """The estimate with the intervals of its standard error and a further one, which is independent of it."""
+    if not spread:
+        return estimate
+    half, ends = max((estimate.high - estimate.low) / 2, 1e-12), dict[str, float]()
+    for end in ("low", "high", "simultaneous_low", "simultaneous_high"):
+        apart = getattr(estimate, end) - estimate.value
+        scale = max(1.0, (estimate.simultaneous_high - estimate.simultaneous_low) / 2 / half) if "simultaneous" in end else 1.0
+        ends[end] = estimate.value + (1 if end.endswith("high") else -1) * math.hypot(apart, min(scale, MOST_SCALE) * TWO_SIDED * spread)
+    return replace(estimate, **cast(Any, ends))
 
 
 def performance_limit(goal: Goal, original: float) -> float:

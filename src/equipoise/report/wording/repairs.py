@@ -254,6 +254,14 @@ def later_words(*judgements: Judgement) -> str:
     return "tested on later patients" if judgements and all(judgement.later for judgement in judgements) else "not tested on later patients"
 
 
+def cross_test_words(folds: int) -> str:
+    """How patients are judged by nested cross-fitting."""
+    return (
+        "all patients were used to fit the repair and to judge it: each is judged by a repair of the same method that was fitted and "
+        f"chosen without them ({folds} folds), and intervals are wider, because the delivered repair is another one"
+    )
+
+
 def later_patients_words(later: LaterPatients) -> str:
     """How patients were divided by a date, for the limits of a repair."""
     divided = f"the test set holds the {later.patients:,} patients first seen on or after {later.after}"
