@@ -107,6 +107,7 @@ def test_a_rule_for_the_originals_scores_is_taken_without_the_methods(run, score
     command = ("debias", "scores.csv", *ROLES, "--method", "single-threshold", "--set", "repair.test=test.csv", "--out", "rule")
     assert says(run(*command, "--choose", "level up").err, "debias")
     assert run(*command).code == 0
+    first = (tmp_path / "rule" / "rule.json").read_text()
     for name in ("level up", "smallest gap", "original"):
         ran = run(*command, "--choose", name, "--json")
         assert (ran.code, json.loads(ran.out)["chosen"]) == (0, name), ran.err
@@ -114,4 +115,8 @@ def test_a_rule_for_the_originals_scores_is_taken_without_the_methods(run, score
         assert rule["needs_group"] == (name != "original")
         if name == "level up":
             assert all(cut <= 0.5 for cut in rule["thresholds"])
+        assert "taken in place of" in (tmp_path / "rule" / "report.html").read_text()
     assert (run(*command, "--choose", "level up", "--max-gap", "0.01").code, rule["value"]) == (2, 0.5)
+    assert says(run(*command, "--choose", "levelup").err, "'level up'")
+    assert run(*command, "--choose", "single-threshold").code == 0
+    assert (tmp_path / "rule" / "rule.json").read_text() == first

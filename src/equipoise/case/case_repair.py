@@ -92,15 +92,18 @@ class Repaired:
     comparisons: Mapping[str, Comparison]  # by label
     serving: Mapping[str, Serving]
 
-    def choose(self, name: str) -> Repaired:
+    def choose(self, name: str, instead_of: str = "") -> Repaired:
         """The repair with another candidate taken for every label, as it was fitted (see `Comparison.choose`)."""
-        return replace(self, comparisons={label: comparison.choose(name) for label, comparison in self.comparisons.items()})
+        return replace(self, comparisons={label: own.choose(name, instead_of) for label, own in self.comparisons.items()})
 
-    def save(self, folder: str | Path, *, overwrite: bool = False, bars: Bars = no_bars) -> dict[str, Saved]:
-        """The files written for each label in the folder: weights, rule, audits, report, cards and checksums."""
+    def save(self, folder: str | Path, *, overwrite: bool = False, keep: bool = False, bars: Bars = no_bars) -> dict[str, Saved]:
+        """The files written for each label in the folder: weights, rule, audits, report, cards and checksums.
+
+        With `keep`, what the folder held is kept in it, and can be chosen again.
+        """
         case = self.case
         title = case.report.title or f"{len(case.labels)} {case.data.kind} of {without_folders(case.model.load or case.table.name)}"
-        how: dict[str, Any] = {"overwrite": overwrite, "title": title, "bars": bars, "made_from": case.to_dict()}
+        how: dict[str, Any] = {"overwrite": overwrite or keep, "keep": keep, "title": title, "bars": bars, "made_from": case.to_dict()}
         return save_all(self.comparisons, Path(folder), self.serving, case.report, **how)
 
 

@@ -50,7 +50,7 @@ def check_folder(folder: Path, overwrite: bool, needed: int = 0, *, replaced: bo
         raise BadInput(f"{folder} is not empty ({shown}). Name another folder, or replace the output of an earlier run with --overwrite.")
     if held and replaced and (reason := _why_not_renamed(target)):
         raise BadInput(f"{folder} cannot be replaced as a whole: {reason}. Empty it, or name a folder inside it: {folder / 'repaired'}")
-    written = _written_by_run(folder)
+    written = written_by_run(folder)
     if replaced and (foreign := [name for name in held if name in FILES and Path(name) not in written]):
         raise BadInput(
             f"{folder} holds {', '.join(foreign[:5])}, but no run.json of an earlier run that wrote them; they would be lost. "
@@ -75,7 +75,7 @@ def _is_hidden(place: Path, target: Path) -> bool:
     return re.fullmatch(rf"{re.escape(HIDDEN + target.name)}\.[a-z0-9_]{{8}}(\.old)?", place.name) is not None
 
 
-def _written_by_run(folder: Path) -> set[Path]:
+def written_by_run(folder: Path) -> set[Path]:
     """The files that an earlier run wrote, relative to the folder; empty if there was none."""
     written = {Path(name) for name in FILES} if (folder / "run.json").is_file() else set()
     with suppress(OSError, ValueError, AttributeError):
@@ -188,7 +188,7 @@ def _sync(*paths: Path) -> None:
 
 def _carry_over(old: Path, new: Path) -> None:
     """Carries the files that no run wrote over to the new folder: as hard links if possible, otherwise as copies."""
-    written = _written_by_run(old)
+    written = written_by_run(old)
     for path in sorted(old.rglob("*")):
         within = path.relative_to(old)
         target = new / within

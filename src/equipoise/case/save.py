@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ import pandas as pd
 from equipoise import methods, models, report
 from equipoise.case import schema
 from equipoise.case.case_audit import Bars, no_bars
-from equipoise.case.folder import CANDIDATES, INDEX, LABELS_SCHEMA, WEIGHT_FILES, check_folder, filling, recover
+from equipoise.case.folder import CANDIDATES, INDEX, LABELS_SCHEMA, WEIGHT_FILES, check_folder, filling, recover, written_by_run
 from equipoise.case.schema import OWN_NETWORK, RUN, SavedModel, ServedInputs
 from equipoise.case.verify import verify
 from equipoise.comparison import ORIGINAL, RULES, Comparison, Findings, MethodRow
@@ -137,14 +137,15 @@ def save_all(
     options: ReportSpec = ReportSpec(),
     *,
     overwrite: bool = False,
+    keep: bool = False,
     title: str = "",
     bars: Bars = no_bars,
     made_from: Mapping[str, object] | None = None,
 ) -> dict[str, Saved]:
     """The saved bundles of all labels, written completely or not at all: one label in `folder`, several in one subfolder each.
 
-    With several labels, `folder` has an overview with this title. `made_from` is the case, as plain values. Of several processes that
-    share a job (torchrun), only the first writes; the others return no bundles.
+    With several labels, `folder` has an overview with this title. `made_from` is the case, as plain values. With `keep`, what the folder
+    held can be chosen again. Of several processes that share a job (torchrun), only the first writes; the others return no bundles.
     """
     if models.rank() > 0:
         return {}
@@ -157,7 +158,9 @@ def save_all(
     with filling(folder, overwrite=overwrite) as temporary:
         how: dict[str, Any] = {"serving": serving, "title": title, "bars": bars, "made_from": made_from}
         saved = _write_labels(comparisons, temporary, folder, options=options, **how)
-        if len(several) == len(comparisons):  # what the folder would hold for each candidate that all labels have
+        if keep:
+            _keep_candidates(recover(folder), temporary / CANDIDATES)
+        elif len(several) == len(comparisons):  # what the folder would hold for each candidate that all labels have
             chosen = {comparison.result.name for comparison in comparisons.values()}
             names = [name for name in several[0] if all(name in choices for choices in several)]
             places = folders(temporary / CANDIDATES, names)
@@ -209,11 +212,22 @@ def _write_labels(
     return saved
 
 
-def _link_files(source: Path, target: Path) -> None:
+def _keep_candidates(folder: Path, candidates: Path) -> None:
+    """Keeps the candidates of a folder in a new one; the first time, what the folder holds is the only one."""
+    if (folder / CANDIDATES / INDEX).is_file():
+        _link_files(folder / CANDIDATES, candidates)
+        return
+    name = json.loads((folder / "audit.json").read_text(encoding="utf-8"))["chosen"]
+    place = folders(candidates, [name, ORIGINAL])[name]
+    _link_files(folder, place, written_by_run(folder))
+    _write(candidates / INDEX, _json({name: place.name}))
+
+
+def _link_files(source: Path, target: Path, only: Container[Path] | None = None) -> None:
     """The files of a folder in another one, apart from candidates: as hard links where the file system has them."""
     for path in sorted(source.rglob("*")):
         inside = path.relative_to(source)
-        if inside.parts[0] != CANDIDATES and path.is_file():
+        if inside.parts[0] != CANDIDATES and path.is_file() and (only is None or inside in only):
             (target / inside).parent.mkdir(parents=True, exist_ok=True)
             try:
                 os.link(path, target / inside)
@@ -221,18 +235,18 @@ def _link_files(source: Path, target: Path) -> None:
                 shutil.copy2(path, target / inside)
 
 
-def fits_choice(folder: Path, name: str, made_from: Mapping[str, object]) -> bool:
-    """Whether a candidate that a folder does not hold is a rule for the original's scores, which is fitted in a moment.
+def fits_choice(folder: Path, name: str, made_from: Mapping[str, object]) -> str:
+    """What a folder holds, if the candidate is a rule for the original's scores that it does not hold, and that is fitted in a moment.
 
-    Raises an error if the folder holds a repair of another case.
+    Empty for any other candidate. Raises an error if the folder holds a repair of another case.
     """
     index = recover(folder) / CANDIDATES / INDEX
     if name not in (ORIGINAL, *RULES) or (index.is_file() and name in json.loads(index.read_text(encoding="utf-8"))):
-        return False
+        return ""
     inside = [folder] if (folder / RUN).is_file() else sorted(path.parent for path in folder.glob(f"*/{RUN}"))
     if inside:
         _check_made_from(folder, verify(inside[0]).run, made_from)
-    return bool(inside)
+    return str(json.loads((folder / "audit.json").read_text(encoding="utf-8"))["chosen"]) if inside else ""
 
 
 def _check_made_from(folder: Path, run: schema.Run, made_from: Mapping[str, object]) -> None:
@@ -250,10 +264,10 @@ def choose_saved(folder: Path, name: str, made_from: Mapping[str, object]) -> di
     - `made_from`: the case as plain values; an error if the repair was made from another one, which would need to be fitted again.
     """
     index = recover(folder) / CANDIDATES / INDEX
-    if not index.is_file():
-        raise BadInput(f"{folder} holds no candidates to choose from. Run `equipoise debias` without --choose, with several methods.")
-    places = json.loads(index.read_text(encoding="utf-8"))
-    source = index.parent / places[pick("candidate", name, places)]
+    places = json.loads(index.read_text(encoding="utf-8")) if index.is_file() else {}
+    if pick("candidate", name, [ORIGINAL, *RULES, *places]) not in places:
+        raise BadInput(f"{folder} holds no repair to choose from. Run `equipoise debias` without --choose first.")
+    source = index.parent / places[name]
     inside = [source] if (source / RUN).is_file() else sorted(path.parent for path in source.glob(f"*/{RUN}"))
     runs = {run.label: run for run in (verify(place).run for place in inside)}
     _check_made_from(folder, next(iter(runs.values())), made_from)

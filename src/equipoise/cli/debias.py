@@ -73,7 +73,8 @@ def debias(
         asked = case(file)
         problems += _more_problems(asked, folder, pdf, overwrite, dry_run or choose is not None)
     raise_all(problems)
-    if choose is not None and not cases.fits_choice(folder, choose, asked.to_dict()):
+    held = "" if choose is None else cases.fits_choice(folder, choose, asked.to_dict())
+    if choose is not None and not held:
         runs = cases.choose_saved(folder, choose, asked.to_dict())
         _print_choice(folder, runs, choose, as_json)
         _fail(conditions, {label: str(run.outcome) for label, run in runs.items()})
@@ -86,8 +87,8 @@ def debias(
         _print_plan(estimate, folder, as_json)
         return
     with console.notes():
-        repaired = prepared.repair(bars=console.bar) if choose is None else prepared.original(bars=console.bar).choose(choose)
-        saved = repaired.save(folder, overwrite=overwrite or choose is not None, bars=console.bar)
+        repaired = prepared.repair(bars=console.bar) if choose is None else prepared.original(bars=console.bar).choose(choose, held)
+        saved = repaired.save(folder, overwrite=overwrite, keep=choose is not None, bars=console.bar)
     if not saved:  # in a process other than the first, which writes and prints
         return
     if as_json:

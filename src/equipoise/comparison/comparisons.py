@@ -183,12 +183,16 @@ class Comparison:
         named = {ORIGINAL: replace(self.original, called=ORIGINAL)} | {tried.name: tried for tried in self.candidates}
         return named | {option.name: option.tried for option in self.options if option.name in RULES}
 
-    def choose(self, name: str) -> Self:
-        """The comparison with another candidate taken, as it was fitted; its results on the held-out rows have been seen by then."""
+    def choose(self, name: str, instead_of: str = "") -> Self:
+        """The comparison with another candidate taken, as it was fitted; its results on the held-out rows have been seen by then.
+
+        - `name`: one of `choices`.
+        - `instead_of`: what was chosen before, if it is not the chosen candidate of this comparison.
+        """
         taken = self.choices[pick("candidate", name, self.choices)]
         if taken is self.result:
             return self
-        candidate = replace(taken.candidate, why=(Note("taken_by_user", self.result.name), *taken.candidate.why))
+        candidate = replace(taken.candidate, why=(Note("taken_by_user", instead_of or self.result.name), *taken.candidate.why))
         others = [tried for tried in self.candidates if tried is not taken and tried.candidate.method != STANDARD]
         # What inputs show is about the candidate that was chosen first.
         candidates = (*others, replace(taken, candidate=candidate))
