@@ -234,8 +234,12 @@ class Attribute:
     ) -> "Attribute":
         """The attribute in a column of any type. Numbers and booleans are converted to names; text is used unchanged.
 
-        With `edges`, the column holds numbers, which are cut into groups at these edges; the groups are in ascending order. `conflicts` is
-        the rule of CONFLICTS for `patients` with more than one group. Rows without a group stay without one.
+        - `values`: the group of each row; rows without a group stay without one.
+        - `name`: of the attribute, in messages and results.
+        - `reference`: the privileged group, which is level 0; by default the largest.
+        - `edges`: cut a column of numbers into groups, which are then in ascending order.
+        - `patients`: the patient of each row.
+        - `conflicts`: the rule of CONFLICTS for patients with more than one group.
 
         >>> Attribute.of([35, 81, 59, None, 40], name="age", reference="40-59", edges=[40, 60, 80]).levels
         ('40-59', '<40', '80+')
@@ -255,7 +259,7 @@ class Attribute:
 
     @classmethod
     def of_new_rows(cls, column: "pd.Series[Any]", name: str, bins: Bins | None = None) -> "Attribute":
-        """The attribute of rows to be decided on, which may all be of one group or have none; with bins, cut as in the repair."""
+        """The attribute `name` in a `column` of rows to be decided on, which may be of one group or none; `bins` as in the repair."""
         if bins is not None:
             return cls(name, bins.names, bins.codes(read_numeric_column(column, name)), bins=bins)
         names = group_names(column)

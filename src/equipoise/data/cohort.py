@@ -80,8 +80,10 @@ class Cohort(Grouped):
     ) -> Cohort:
         """The cohort in a pandas frame, whose columns are named as in `Columns`. The features default to all other columns.
 
-        Categories are encoded as one column per level and numbers as z-scores; both are learned from the training set when the cohort is
-        split. `scale=False` leaves numbers unchanged, for a network with its own preprocessing.
+        - `frame`: one row per sample; categories are encoded as one column per level, as learned from the training set of a split.
+        - `attribute_as_input`: whether the group columns are inputs too.
+        - `scale`: whether numbers become z-scores, also learned there; False for a network with its own preprocessing.
+        - `name`: of the cohort, in messages and results.
 
         For a network with several outputs, `label` may be a list of columns of 0 and 1 (NaN or -1: not known); or one column, with
         `classes` in the order of the outputs.
@@ -113,10 +115,12 @@ class Cohort(Grouped):
         dates: object = None,
         name: str = "arrays",
     ) -> Cohort:
-        """The cohort of an input tensor (n, ...), labels, group names and patient ids of the same rows.
+        """The cohort of arrays of the same rows.
 
-        `labels` names the columns of y (n, labels), `classes` the values of y in the order of the network's outputs. `bins` cuts groups
-        that are numbers, such as an age, at these edges; `conflicts` as in `from_frame`.
+        - `inputs`: a tensor or an array (n, ...); `y`: labels, 0 or 1; `groups`: names; `patients`: ids; `weights`, `dates`: of each row.
+        - `reference`: the privileged group; `attribute`: what the groups are called.
+        - `labels`: names of the columns of y (n, labels); `classes`: values of y in the order of the network's outputs.
+        - `bins`: edges that cut groups that are numbers, such as an age; `conflicts`: as in `from_frame`.
         """
         import torch  # only here: a table or a file of scores needs no tensor
 
@@ -183,7 +187,7 @@ class Cohort(Grouped):
         """The cohort of a PyTorch Dataset or DataLoader that yields the network's inputs, and a frame of its rows in the same order.
 
         `label`, `group`, `patient`, `id` and the other columns are those of the frame, as in `from_frame`. Without a frame, `groups`,
-        `patients` and `y` are arrays; `y` may be omitted if the data set yields the labels.
+        `patients` and `y` are arrays; `y` may be omitted if the data set yields the labels. `progress` is called with the rows read.
 
         An item is a tensor, (tensor, label, ...) or a mapping. The order of the rows is verified by the ids, if the data set yields them
         and `id` names a column, otherwise by the labels. A loader that shuffles or drops rows is refused, and so is a random transform.
@@ -398,7 +402,11 @@ class Scores(Grouped):
         dates: object = None,
         name: str = "scores",
     ) -> Scores:
-        """The scores in arrays of labels, scores, group names and patient ids of the same rows. `bins` cuts numbers into groups.
+        """The scores in arrays of the same rows.
+
+        - `y`: labels, 0 or 1; `score`: in [0, 1]; `groups`: names; `patients`: ids; `weights`, `dates`: of each row.
+        - `reference`: the privileged group; `attribute`: what the groups are called.
+        - `bins`: edges that cut groups that are numbers; `conflicts`: as in `Cohort.from_frame`.
 
         >>> Scores.from_arrays([1, 0, 1, 0], [0.9, 0.2, 0.4, 0.3], ["F", "F", "M", "M"], reference="M").groups.tolist()
         ['F', 'F', 'M', 'M']
@@ -415,7 +423,7 @@ class Scores(Grouped):
 
     @classmethod
     def of(cls, cohort: Cohort, score: object) -> Scores:
-        """The rows of a cohort with a classifier's score for each."""
+        """The rows of a `cohort` with a classifier's `score` (n,) for each, in [0, 1]."""
         check_cohort("Scores.of(cohort, score)", cohort)
         try:
             values = np.asarray(score, dtype=np.float64).reshape(-1)
@@ -469,7 +477,11 @@ class Scores(Grouped):
 
 
 def read_scores(path: str | Path, columns: Columns) -> dict[str, Scores]:
-    """The scores of each label in a data file, one column per label; with several labels, the rows in which each is known."""
+    """The scores of each label in a data file, one column per label; with several labels, the rows in which each is known.
+
+    - `path`: a CSV or Parquet file that is read as a whole.
+    - `columns`: who is what in it, with one score column per label.
+    """
     frame = read_table(path, text=columns.text, words=columns.words, limit=columns.max_table_bytes)
     return scores_from_columns(frame, columns, Path(path).name)
 

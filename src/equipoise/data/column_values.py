@@ -254,7 +254,12 @@ def missing_columns(names: Sequence[str], columns: Sequence[str]) -> list[str]:
 def read_score_column(
     column: "pd.Series[object]", name: str, logits: bool = False, labelled: BoolArray | bool = True
 ) -> tuple[FloatArray, FloatArray | None, list[str]]:
-    """The scores in a column, its logits if it holds those, and the problems of the rows that are labelled."""
+    """The scores in a column, its logits if it holds those, and the problems.
+
+    - `name`: of the column, in messages.
+    - `logits`: whether it holds logits, which the logistic function maps to scores.
+    - `labelled`: the rows whose values are checked; others are NaN.
+    """
     numbers = np.where(labelled, to_numbers(column), np.nan)
     empty = labelled & column.isna().to_numpy()
     text = labelled & ~empty & np.isnan(numbers)

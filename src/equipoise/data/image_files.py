@@ -125,14 +125,14 @@ NAMES_LISTED = 100  # names in one message; a table may hold many thousand wrong
 
 
 def is_view(column: "pd.Series[Any]", view: str = "frontal") -> npt.NDArray[np.bool_]:
-    """A mask of the rows with a frontal view (PA, AP or frontal, in any case), or with only one of these. Missing views are False."""
+    """A mask of the rows of a `column` whose `view` is frontal (PA, AP or frontal, in any case), or only one of these."""
     return np.asarray(column.astype("string").str.match(VIEWS[pick("view", view, VIEWS)]).fillna(False), dtype=bool)
 
 
 def find_files(
     names: "pd.Series[Any]", folder: str | Path, column: str, *, allow_outside: bool = False, rows: Sequence[int] | None = None
 ) -> list[Path]:
-    """The file of each name. Raises one `BadInput` for all names that are ambiguous, share a file or lie outside the folder.
+    """The file of each name in a `column`. Raises one `BadInput` for all names that are ambiguous, share a file or lie outside the folder.
 
     A name with a separator is a path: exactly that file, relative to the folder unless it is absolute. A bare name is that file in the
     folder, or else the only file below it with that name, or with that name and the suffix of an image. Names are compared byte by byte.

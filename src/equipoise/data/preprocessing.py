@@ -161,6 +161,10 @@ def make_preprocessing(
 ) -> Preprocessing:
     """The preprocessing from these options; those that are not given come from the preset, if any, or the defaults.
 
+    - `size`: stretches images to a square; `resize`: the shorter side, or height and width; `crop`: the side of the central square.
+    - `interpolation`, `centre`: of resizing, and where a crop starts; `channels`: 1 or 3; `mean`, `std`: one number per channel.
+    - `preset`: the preprocessing of a library, by name.
+
     >>> make_preprocessing(preset="timm").interpolation, make_preprocessing(preset="timm").to_dict()["resize"]
     ('bicubic', 256)
     >>> make_preprocessing(resize=80, crop=64).shape, make_preprocessing(size=64).resize
@@ -225,7 +229,12 @@ class Transform:
 
     @classmethod
     def of(cls, given: object, named: str | None = None, path: Path | None = None, sha256: str = "") -> Transform:
-        """The callable as a transform. Raises `BadTransform` if it cannot be called or contains random transforms."""
+        """The callable as a transform. Raises `BadTransform` if it cannot be called or contains random transforms.
+
+        - `given`: a function or object that is called with an image.
+        - `named`: what it is called in messages; by default its own name.
+        - `path`, `sha256`: the file of its code and the digest of that, if it was loaded from one.
+        """
         if isinstance(given, Transform):
             return given
         name, kind = named or str(getattr(given, "__name__", type(given).__name__)), type(given).__name__

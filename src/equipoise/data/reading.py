@@ -69,8 +69,10 @@ def read_cohort(
 ) -> ReadCohort:
     """The cohort in a data file, with its numbers or the images that its rows name as inputs, and the rows left out.
 
-    Unless told otherwise (`columns.raw`, `scale`), numbers are used unchanged: nothing is scaled, encoded or imputed for a network that was
-    trained elsewhere.
+    - `path`, `columns`: the file, and who is what in it.
+    - `images`: the folder of images and how they are decoded; without a folder, the inputs are columns.
+    - `attribute_as_input`, `scale`: as in `Cohort.from_frame`; by default numbers are used unchanged, for a network trained elsewhere.
+    - `progress`: makes a context for a task and its total, which is called with the number done.
     """
     path, text = Path(path), columns.text | images.text
     frame = read_table(path, text=text, words=columns.words, limit=columns.max_table_bytes)

@@ -174,7 +174,7 @@ RowsT = TypeVar("RowsT", bound=Grouped)
 
 
 def generator(seed: int, name: str) -> np.random.Generator:
-    """The random generator for one purpose: the same for the same seed and name, independent of those with other names.
+    """The random generator for one purpose: the same for the same `seed` and `name`, independent of those with other names.
 
     >>> int(generator(0, "split").integers(100)) == int(generator(0, "split").integers(100))
     True
@@ -183,7 +183,7 @@ def generator(seed: int, name: str) -> np.random.Generator:
 
 
 def child_seed(seed: int, name: str) -> int:
-    """An integer seed below 2**31, for libraries that need one."""
+    """An integer seed below 2**31 from a `seed` and the `name` of a purpose, for libraries that need one."""
     return int(generator(seed, name).integers(2**31))
 
 
@@ -197,6 +197,10 @@ def splitmix64(numbers: HashArray) -> HashArray:
 
 def hold_out_each(sets: Sequence[RowsT], fraction: float = 0.3, *, seed: int = 0) -> tuple[list[RowsT], list[RowsT]]:
     """The repair sets and the test sets of the rows of one or several labels; no patient is in both for any label.
+
+    - `sets`: the rows of each label.
+    - `fraction`: the share of the patients that is held out.
+    - `seed`: of the division.
 
     Split by patient and stratified, like `split`, except that the fraction is one of patients and not of rows. Without patient ids, rows
     are split, whose id must be the same for every label. No encoder is fitted to either set: a table keeps its encoding, because the
@@ -271,7 +275,10 @@ class LaterPatients:
 
 
 def assign_folds(cohort: Grouped, folds: int, rng: np.random.Generator) -> IntArray:
-    """The fold (n,) of each row. All rows of a patient, and duplicated rows, are in one fold; groups and labels are spread evenly."""
+    """The fold (n,) of each row of a `cohort`, of so many `folds`, shuffled by `rng`.
+
+    All rows of a patient, and duplicated rows, are in one fold; groups and labels are spread evenly.
+    """
     unit, names = pd.factorize(cohort.ids if cohort.patients is None else cohort.patients)
     # Units are sorted by name, so that folds do not depend on the order of the rows. Leading zeros are ignored, as if ids were numbers.
     keys = [(name.lstrip("0"), name) for name in map(str, names)]
@@ -331,7 +338,7 @@ class Identities:
 
     @classmethod
     def of(cls, rows: Grouped, content: bool | None = None) -> "Identities":
-        """The identities of these rows; with their content, by default, if they have no patient ids."""
+        """The identities of these `rows`; with their `content`, by default, if they have no patient ids."""
         last = None if rows.dates is None or not len(rows) else rows.dates.max()
         who = cls(rows.name, rows.patients, rows.ids, last=last)
         if not (rows.patients is None if content is None else content):

@@ -37,7 +37,7 @@ class Encoder:
 
     @classmethod
     def fit(cls, frame: pd.DataFrame, *, scale: bool = True) -> Encoder:
-        """The encoder fitted to these rows. `scale=False` leaves numbers unchanged."""
+        """The encoder fitted to the rows of a `frame`. `scale=False` leaves numbers unchanged."""
         numeric: dict[str, tuple[float, float]] = {}
         levels: dict[str, tuple[str, ...]] = {}
         problems = []

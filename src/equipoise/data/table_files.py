@@ -219,9 +219,12 @@ HEADER_BYTES = 2**22  # of the header and the first row; with 100,000 columns th
 def read_table(path: str | Path, *, text: Collection[str] = (), words: Collection[str] = (), limit: int | None = None) -> pd.DataFrame:
     """The rows of a CSV (comma, semicolon or tab; with or without a byte-order mark; .gz too) or Parquet file.
 
-    Columns in `text` hold identifiers and groups: strings exactly as written in the file, where only an empty cell is missing. Columns in
-    `words` are read in the same way, except that NA, null, NaN and the like are missing. All other columns are read as numbers where
-    possible. `limit` is the largest size in bytes once unzipped; the default is EQUIPOISE_MAX_TABLE_BYTES, or 256 MiB.
+    - `path`: the file.
+    - `text`: columns of identifiers and groups: strings exactly as written in the file, where only an empty cell is missing.
+    - `words`: columns that are read in the same way, except that NA, null, NaN and the like are missing.
+    - `limit`: the largest size in bytes once unzipped; by default EQUIPOISE_MAX_TABLE_BYTES, or 256 MiB.
+
+    All other columns are read as numbers where possible.
     """
     path = _existing_file(path)
     if path.stat().st_size == 0:
