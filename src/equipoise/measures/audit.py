@@ -25,11 +25,9 @@ from equipoise.measures.calibration import REASONS, TOO_FEW, WITHHELD
 from equipoise.measures.disclosure import table_from, table_to_dict
 from equipoise.measures.families import comparisons_of, shrunken_gaps
 from equipoise.measures.intervals import INSUFFICIENT_DATA, Estimate
-from equipoise.measures.label_noise import LABEL_GAP_COLUMNS, LABEL_GROUP_COLUMNS
 from equipoise.measures.measure_table import GAPS, OVERALL, QUOTIENTS, Gap, canonical_name
 from equipoise.measures.moments import Moments
 from equipoise.measures.score_measures import ALL_ROWS, CURVE_COLUMNS, SCORE_MEASURES
-from equipoise.measures.strata import WITHIN_COLUMNS
 from equipoise.measures.thresholds import DescribedRule, Rule, Threshold
 from equipoise.presenting import html_of, write_page
 
@@ -44,6 +42,30 @@ GAP_COLUMNS = [
     *("simultaneous_low", "simultaneous_high", "p_value", "p_adjusted", "clear"),
     *("detectable", "patients", "few", "note"),
 ]
+WITHIN_COLUMNS = (
+    "within",
+    "measure",
+    "attribute",
+    "group",
+    "reference",
+    "value",
+    "low",
+    "high",
+    "crude",
+    "strata",
+    "patients",
+    "left_out",
+    "note",
+)
+LABEL_GAP_COLUMNS = (
+    *("measure", "attribute", "group", "reference"),
+    *(f"{of}{end}" for of in ("label", "label_adjudicated", "adjudicated", "corrected") for end in ("", "_low", "_high")),
+    "note",
+)
+LABEL_GROUP_COLUMNS = (
+    *("attribute", "group", "reference", "rows", "patients", "positives", "labelled"),
+    *(f"{of}{end}" for of in ("carried", "confirmed") for end in ("", "_low", "_high")),
+)
 AUDIT_SCHEMA, AUDITS_SCHEMA = "equipoise.audit", "equipoise.audits"  # schemas of the audit of one label, and of several
 SCHEMA_VERSION = 7
 SAVED_SETTINGS = ("level", "seed", "min_patients", "specificity", "sensitivity")  # in JSON; thresholds are in `curves`

@@ -32,7 +32,6 @@ from equipoise.measures.cells import Cells, estimated_rates, normalise_weights, 
 from equipoise.measures.disclosure import BY_THRESHOLD, GroupCounts, Parts, ShownGroups, by_threshold, shown_scores
 from equipoise.measures.families import comparisons_of, critical_value, family_decisions
 from equipoise.measures.intervals import INSUFFICIENT_DATA, Estimate, Limits, detectable_gap, fewer_clusters
-from equipoise.measures.label_noise import label_gaps, label_groups
 from equipoise.measures.measure_table import MEASURES, OVERALL_SCORE_MEASURES, measure_of, missed_case_worth
 from equipoise.measures.moments import Moments, SignedSum, concatenate_sums, level_of, moments_of, moments_of_scores, units_of
 from equipoise.measures.permutation import p_values
@@ -51,7 +50,6 @@ from equipoise.measures.score_measures import (
     operating_points,
     sample_of,
 )
-from equipoise.measures.strata import gaps_within
 from equipoise.measures.thresholds import DescribedRule, Rule
 
 if TYPE_CHECKING:
@@ -260,8 +258,12 @@ def _audit_rows(source: Source, spec: AuditSpec, progress: Progress | None) -> t
     if has_scores:
         details["by_threshold"] = partial(by_threshold, scores, rule, spec.min_patients)
     if has_scores and scores.strata is not None:
+        from equipoise.measures.strata import gaps_within  # late, as label_noise: most audits have neither
+
         details["within"] = partial(gaps_within, scores, f, shown.attributes, spec)
     if has_scores and scores.adjudicated is not None:
+        from equipoise.measures.label_noise import label_gaps, label_groups
+
         details |= {"label_gaps": partial(label_gaps, scores, f, shown.attributes, spec)}
         details |= {"label_groups": partial(label_groups, scores, shown.attributes, spec)}
     return _label_audit(source, spec, shown.counts, estimates, performance, overall, len(scores), digest=digest, details=details)

@@ -18,20 +18,11 @@ import numpy as np
 import pandas as pd
 
 from equipoise.data import Attribute, FloatArray, Scores
+from equipoise.measures.audit import LABEL_GAP_COLUMNS, LABEL_GROUP_COLUMNS
 from equipoise.measures.audit_spec import AuditSpec
 from equipoise.measures.intervals import INSUFFICIENT_DATA
 from equipoise.measures.measure_table import measure_of
 from equipoise.measures.moments import DECISION_RATIOS, Clusters, Moments, moments_of_scores, sum_columns, units_of
-
-LABEL_GAP_COLUMNS = (
-    *("measure", "attribute", "group", "reference"),
-    *(f"{of}{end}" for of in ("label", "label_adjudicated", "adjudicated", "corrected") for end in ("", "_low", "_high")),
-    "note",
-)
-LABEL_GROUP_COLUMNS = (
-    *("attribute", "group", "reference", "rows", "patients", "positives", "labelled"),
-    *(f"{of}{end}" for of in ("carried", "confirmed") for end in ("", "_low", "_high")),
-)
 
 
 def label_groups(scores: Scores, attributes: Sequence[Attribute], spec: AuditSpec) -> pd.DataFrame:

@@ -14,27 +14,12 @@ import numpy as np
 import pandas as pd
 
 from equipoise.data import Attribute, BoolArray, FloatArray, IntArray, Scores
+from equipoise.measures.audit import WITHIN_COLUMNS
 from equipoise.measures.audit_spec import AuditSpec
 from equipoise.measures.cells import ratio
 from equipoise.measures.intervals import INSUFFICIENT_DATA
 from equipoise.measures.measure_table import measure_of
 from equipoise.measures.moments import SignedSum, moments_of_scores, units_of
-
-WITHIN_COLUMNS = (
-    "within",
-    "measure",
-    "attribute",
-    "group",
-    "reference",
-    "value",
-    "low",
-    "high",
-    "crude",
-    "strata",
-    "patients",
-    "left_out",
-    "note",
-)
 
 
 def counted(rate: str, f: FloatArray, y: IntArray) -> tuple[FloatArray, FloatArray]:
