@@ -1,6 +1,6 @@
-"""The pictures in README and docs: `python docs/_build/pictures.py` writes docs/images/report.png and docs/images/phantoms.png.
+"""The pictures in README and docs: `python docs/_build/pictures.py` writes docs/images/report.png, phantoms.png and choosing.svg.
 
-The report is that of the quickstart, made by the commands on that page and photographed by Chromium
+With names of pictures, only those. The report is that of the quickstart, made by the commands on that page and photographed by Chromium
 (EQUIPOISE_CHROMIUM, or the one on the path).
 """
 
@@ -17,6 +17,10 @@ from PIL import Image
 sys.path.insert(0, str(Path(__file__).parent))
 from pages import follow
 
+from equipoise.methods.choosing import NO_GAP, TrueRates
+from equipoise.report.document import Figures
+from equipoise.report.pages import picture_of
+from equipoise.report.panels import Axes, Panel
 from equipoise.studies import PHANTOM_MEAN, PHANTOM_STD, phantom
 
 DOCS = Path(__file__).parents[1]
@@ -54,6 +58,32 @@ def phantoms(to: Path) -> None:
     Image.fromarray((np.concatenate(lines) * 255).astype(np.uint8)).resize((1008, 672)).save(to, optimize=True)
 
 
+SENSITIVITIES = np.array([0.80, 0.70])  # observed, of men and women
+SICK = (100, 400, 1600)  # patients with the finding in each group
+
+
+def choosing(to: Path) -> None:
+    """Writes what is left on average of an observed gap of 10 points by how much of it a step removes, for three numbers of patients."""
+    removed, panels = np.linspace(0, 0.15, 61), []
+    axes = Axes(0.0, 0.11, 0.0, 0.15)
+    ticks = axes.x_ticks(np.arange(0, 0.16, 0.05), lambda v: f"{100 * v:.0f}"), axes.y_ticks(np.arange(0, 0.11, 0.02), lambda v: f"{100 * v:.0f}")
+    for n in SICK:
+        rates = TrueRates.of(SENSITIVITIES, SENSITIVITIES * (1 - SENSITIVITIES) / n, NO_GAP)
+        true = np.concatenate([rates.draws(np.random.default_rng(seed)) for seed in range(50)]) @ [-1.0, 1.0]
+        left = np.abs(true[:, None] + removed).mean(0)
+        best = int(left.argmin())
+        marks = [axes.curve("diagonal", zip(removed, np.abs(SENSITIVITIES[1] - SENSITIVITIES[0] + removed), strict=True))]
+        marks += [axes.curve("curve", zip(removed, left, strict=True), 0), axes.dot("at", removed[best], left[best], 4.5, 1)]
+        title = f"{n:,} sick patients per group: best to remove {100 * removed[best]:.1f} points"
+        says = f"{title}. Of {100 * left[0]:.1f} points that are expected, {100 * left[best]:.1f} are then left."
+        panels.append(Panel(title, says, *ticks, "points that a step removes", "points that are left", tuple(marks)))
+        print(says)
+    about = "An observed gap of 10 points. Dotted: what a step leaves of it in these data; blue: on average over the true gaps that are likely."
+    to.write_text(picture_of("What a step leaves of a gap", about, [Figures(panels)]), encoding="utf-8")
+
+
+PICTURES = {"report.png": report, "phantoms.png": phantoms, "choosing.svg": choosing}
+
 if __name__ == "__main__":
-    report(DOCS / "images" / "report.png")
-    phantoms(DOCS / "images" / "phantoms.png")
+    for name in sys.argv[1:] or PICTURES:
+        PICTURES[name](DOCS / "images" / name)
