@@ -197,14 +197,17 @@ def test_each_gap_has_its_p_value_and_the_adjusted_one():
     decided, y, codes = (frame["p"] >= 0.5).astype(float), frame["y"], (frame["sex"] == "F").astype(int)
     permuted = p_values(decided, y, codes, ("M", "F"), None, list(found.gaps["measure"]))
     saved = {each["measure"]: each for each in found.to_dict()["gaps"]}
-    assert found.comparisons == 4  # spd, eod, aod and fpr_gap; tnr_gap and fnr_gap mirror them
+    assert found.comparisons == 2  # eod and fpr_gap; tnr_gap and fnr_gap mirror them, the others are not tested
     for row in found.gaps.itertuples():
         assert saved[row.measure]["p_permutation"] == permuted[row.measure][0] == pytest.approx(row.p_value, abs=0.03)
+        if row.measure in ("spd", "aod"):
+            assert saved[row.measure]["p_adjusted"] is None
+            continue
         told = found[row.measure].to_dict()
         assert (told["p_value"], told["p_adjusted"], told["clear"]) == (row.p_value, row.p_adjusted, row.clear)
         assert row.clear == (row.p_adjusted <= 0.05)
-    own = found.gaps.set_index("measure").loc[["spd", "eod", "aod", "fpr_gap"]]
-    assert own["p_adjusted"].between(own["p_value"], np.minimum(4 * own["p_value"], 1.0)).all()
+    own = found.gaps.set_index("measure").loc[["eod", "fpr_gap"]]
+    assert own["p_adjusted"].between(own["p_value"], np.minimum(2.0001 * own["p_value"], 1.0)).all()
     assert found.findings == own["clear"].sum()
     assert "p_value" not in found["accuracy"].to_dict()
 

@@ -8,8 +8,8 @@ from scipy import stats
 import equipoise as eq
 from equipoise.data import Attribute, Scores
 from equipoise.measures import Cells, comparisons_of, concatenate_sums, family_decisions, measure_of
-from equipoise.measures.families import Family
-from equipoise.measures.moments import moments_of
+from equipoise.measures.families import Family, overview_error
+from equipoise.measures.moments import SignedSum, moments_of
 
 MEASURES = ["spd", "eod", "aod", "fpr_gap", "tnr_gap", "fnr_gap"]
 LEVELS = tuple("abcdef")
@@ -121,22 +121,72 @@ def test_a_gap_that_is_there_is_found_and_its_mirror_with_it() -> None:
     assert eod["simultaneous_high"] < 0
 
 
-def test_the_family_is_all_attributes_and_the_simultaneous_interval_holds_the_other() -> None:
-    rng = np.random.default_rng(3)
-    n = 900
-    frame = pd.DataFrame(
-        {"y": rng.integers(0, 2, n), "p": rng.random(n), "sex": rng.choice(["F", "M"], n), "age": rng.choice(["o", "y"], n)}
-    )
-    scores = Scores.from_frame(frame, label="y", score="p", group=["sex", "age"], reference=["M", "y"])
-    both = eq.audit(scores)
-    assert both.comparisons == 4 * (1 + 1 + 3)  # sex, age, and three intersections next to the reference
-    one = eq.audit(Scores.from_frame(frame, label="y", score="p", group="sex", reference="M"))
-    assert one.comparisons == 4
-    for found in (one, both):
-        gaps = found.gaps[found.gaps["value"].notna()]
-        assert (gaps["simultaneous_low"] < gaps["low"]).all()
-        assert (gaps["simultaneous_high"] > gaps["high"]).all()
-        assert (gaps["p_adjusted"] >= gaps["p_value"]).all()
-    by_sex = both.gaps[both.gaps["attribute"] == "sex"]
-    widths = [gaps["simultaneous_high"] - gaps["simultaneous_low"] for gaps in (one.gaps, by_sex)]
-    assert (widths[1].to_numpy() > widths[0].to_numpy()).all()  # more comparisons, wider intervals
+def two_attributes(seed: int, sex: float = 0.0, both: float = 0.0, count: int = 1200) -> Scores:
+    """Decisions on positives and negatives; women's sensitivity is lower by `sex`, that of old women and of young men by `both`."""
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame({"y": rng.integers(0, 2, count), "sex": rng.choice(["F", "M"], count), "age": rng.choice(["o", "y"], count)})
+    lower = sex * (frame.sex == "F") + both * np.where((frame.sex == "F") == (frame.age == "o"), 1.0, -1.0)
+    frame["p"] = (rng.random(count) < np.where(frame.y == 1, 0.8 - lower, 0.2)).astype(float)
+    return Scores.from_frame(frame, label="y", score="p", group=["sex", "age"], reference=["M", "y"])
+
+
+def test_single_attributes_are_tested_first_and_intersections_with_what_they_leave() -> None:
+    found = eq.audit(two_attributes(3, sex=0.25))
+    gaps = found.gaps.set_index(["attribute", "measure"])
+    assert found.comparisons == 2 * (1 + 1 + 3)  # missed findings and false alarms of sex, age, and three intersections
+    assert gaps.xs("spd", level=1)["p_adjusted"].isna().all()  # it follows from the others and is not tested
+    single = gaps.loc[["sex", "age"]].dropna(subset="p_adjusted")
+    crossed = gaps.loc["sex & age"].dropna(subset="p_adjusted")
+    assert gaps.loc[("sex", "eod"), "clear"].all()
+    assert not single["clear"].all()
+    assert crossed["clear"].any()
+    for row in (*single.itertuples(), *crossed.itertuples()):
+        assert row.clear == (row.simultaneous_low > 0 or row.simultaneous_high < 0)
+        assert row.p_adjusted >= row.p_value
+
+
+def test_intersections_are_not_marked_if_no_single_attribute_is() -> None:
+    """Old women and young men are worse off, which neither attribute shows."""
+    found = eq.audit(two_attributes(5, both=0.15, count=1000))
+    gaps = found.gaps.set_index("attribute")
+    assert not gaps["clear"].any()
+    assert gaps.loc["sex & age", "p_value"].min() < 0.001
+    assert gaps.loc["sex & age", "p_adjusted"].min() > 0.05
+
+
+def test_a_declared_family_and_no_intersections_are_honoured() -> None:
+    scores = two_attributes(3, sex=0.25)
+    usual, declared = eq.audit(scores), eq.audit(scores, primary=["spd"], intersections=False)
+    assert set(declared.gaps["attribute"]) == {"sex", "age"}
+    assert declared.comparisons == 2
+    assert declared.gaps.dropna(subset="p_adjusted")["measure"].unique().tolist() == ["spd"]
+    assert eq.audit(scores, measures=["spd", "eod"], intersections=False).comparisons == 4
+    fewer = eq.audit(scores, intersections=False)
+    assert fewer["eod"].p_adjusted <= usual["eod"].p_adjusted
+
+
+def test_the_error_of_an_overview_is_the_share_of_labels_with_a_finding() -> None:
+    label = np.repeat(np.arange(4), 2)
+    p = np.array([0.001, 0.2, 0.02, 0.6, 0.04, np.nan, 0.9, 0.7])
+    assert overview_error(p, label, 0.05) == pytest.approx(0.05 * 2 / 4)
+    assert overview_error(np.full(8, 0.3), label, 0.05) == 0.0
+    assert overview_error(p[:2], label[:2], 0.05) == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize("different", [0, 2, 3])
+def test_the_probability_of_a_false_mark_holds_over_both_steps(different: int) -> None:
+    """Three comparisons first, some of which differ by far, which opens the gate to four others that do not."""
+    rng, repetitions = np.random.default_rng(different), 600
+    step = np.array([0, 0, 0, 1, 1, 1, 1])
+    gaps = pd.DataFrame({"label": 0, "measure": "eod", "attribute": "sex", "group": list("abcdefg"), "few": False})
+    false = np.zeros(2)
+    for _ in range(repetitions):
+        rates = rng.binomial(400, np.where(np.arange(7) < different, 0.8, 0.5)) / 400, rng.binomial(400, 0.5, 7) / 400
+        sums = SignedSum.of([1.0, -1.0], np.stack(rates, axis=1), np.full((7, 2), 400.0))
+        made = family_decisions(gaps.assign(value=sums.total), sums, 0.95, (), step)
+        clear = made["clear"].to_numpy()
+        assert clear[:different].all()
+        assert (clear == ((made["simultaneous_low"] > 0) | (made["simultaneous_high"] < 0))).all()
+        false += clear[different:].any(), clear[3:].any()
+    assert false[0] / repetitions <= 0.05 + 2 * (0.05 * 0.95 / repetitions) ** 0.5
+    assert (false[1] > 0) == (different > 0)  # nothing is left for the second step if the first marks nothing

@@ -193,7 +193,7 @@ def test_several_labels_are_read_once_and_audited_as_in_memory(labels, all_label
     assert found.comparisons == whole.comparisons
     for name, own in {**found.labels, "derived": found.no_finding}.items():
         other = whole.no_finding if name == "derived" else whole[name]
-        assert (own.rows, own.patients, own.own_comparisons) == (other.rows, other.patients, other.own_comparisons)
+        assert (own.rows, own.patients, own.comparisons) == (other.rows, other.patients, other.comparisons)
         for column in EXACT:
             np.testing.assert_allclose(own.gaps[column].astype(float), other.gaps[column].astype(float), atol=1e-9, err_msg=column)
         for rate in RATES:

@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
@@ -39,7 +39,7 @@ FEW_PATIENTS = 30  # estimates from fewer are marked
 CALIBRATION_ERROR = "calibration_error"  # has the band of a calibrated model instead of an interval
 GAP_COLUMNS = [
     *("measure", "attribute", "group", "reference", "value", "low", "high"),
-    *("simultaneous_low", "simultaneous_high", "p_value", "p_adjusted", "clear"),
+    *("simultaneous_low", "simultaneous_high", "p_value", "p_adjusted", "clear", "in_overview"),
     *("detectable", "patients", "few", "note"),
 ]
 WITHIN_COLUMNS = (
@@ -97,7 +97,7 @@ class LabelAudit:
     """The audit of one label. `["eod"]` is a gap or a performance measure with its interval; `groups` has one row per group.
 
     With more than two groups (or several attributes) `["eod"]` is the gap with the largest absolute value; `gaps` has all, each with
-    its p-value. `clear` marks findings after adjustment for all `comparisons`, of all labels together.
+    its p-value. `clear` marks findings after adjustment for all `comparisons` of the label, `in_overview` in an overview of all labels.
     """
 
     estimates: dict[str, Estimate]
@@ -113,7 +113,7 @@ class LabelAudit:
     settings: AuditSpec
     intersections: tuple[str, ...] = ()  # attributes that are the intersection of others
     varying: tuple[GroupConflicts, ...] = ()  # attributes of which some patients have more than one group
-    comparisons: int = 0  # gaps adjusted for, over all labels; measures that mirror each other count once
+    comparisons: int = 0  # gaps that are tested; measures that mirror each other count once
     weighted: bool = False  # by sample weights
     baseline: "Baseline | None" = None  # a simple model on the inputs of the network, if one was fitted
     label: str = ""  # the audited column, if it has a name
@@ -179,9 +179,9 @@ class LabelAudit:
         return rates.merge(compared, on=["attribute", "group"], how="left")
 
     @property
-    def own_comparisons(self) -> int:
-        """The number of comparisons of this label; `comparisons` counts those of all labels audited together."""
-        return int(comparisons_of(self.gaps).max(initial=-1)) + 1
+    def in_overview(self) -> "LabelAudit":
+        """The same audit with the marks that it has in an overview of all labels."""
+        return replace(self, gaps=self.gaps.assign(clear=self.gaps["in_overview"]))
 
     @property
     def findings(self) -> int:
@@ -230,7 +230,6 @@ class LabelAudit:
             "settings": {name: getattr(self.settings, name) for name in SAVED_SETTINGS},
             "weighted": self.weighted,
             "comparisons": self.comparisons,
-            "own_comparisons": self.own_comparisons,
             "findings": self.findings,
             **({} if self.baseline is None else {"baseline": self.baseline.to_dict()}),
             **{name: estimate.to_dict() for name, estimate in self.estimates.items()},
@@ -247,7 +246,7 @@ class LabelAudit:
 
 @dataclass(frozen=True, eq=False)
 class Audit:
-    """An audit: `labels` is the audit of each label. P-values and simultaneous intervals are adjusted for all labels together.
+    """An audit: `labels` is the audit of each label, adjusted for its own comparisons, and `overview` has the marks for all labels at once.
 
     An audit of one label has all that the audit of this label has: `audit["eod"].value`, `audit.groups`, `audit.gaps`. Of several labels,
     `audit["Effusion"]` is the audit of one of them.
@@ -307,13 +306,18 @@ class Audit:
 
     @property
     def comparisons(self) -> int:
-        """The number of gaps adjusted for, over all labels."""
-        return max(audit.comparisons for audit in self.labels.values())
+        """The number of gaps that are tested, over all labels."""
+        return sum(audit.comparisons for audit in self.labels.values())
+
+    @property
+    def overview(self) -> Mapping[str, LabelAudit]:
+        """The audit of each label with the marks of an overview of all; that of the only label."""
+        return self.labels if len(self.labels) == 1 else {label: audit.in_overview for label, audit in self.labels.items()}
 
     @property
     def findings(self) -> int:
-        """The number of comparisons, over all labels, that are clear after adjustment."""
-        return sum(audit.findings for audit in self.labels.values())
+        """The number of comparisons, over all labels, that are clear after adjustment, in an overview of the labels."""
+        return sum(audit.findings for audit in self.overview.values())
 
     def to_dict(self) -> dict[str, object]:
         """Plain values for JSON: those of the label, or under `labels` those of each; and the checksum of all other values.
@@ -451,7 +455,7 @@ OF_SCORES: Kinds = {
 }
 OF_GAPS: Kinds = {
     **{**dict.fromkeys(GAP_COLUMNS, NUMBER), **NAME_COLUMNS, "measure": TEXT, "reference": TEXT},
-    **{"clear": FLAG, "few": FLAG, "patients": COUNT, "p_permutation": NUMBER},
+    **{"clear": FLAG, "in_overview": FLAG, "few": FLAG, "patients": COUNT, "p_permutation": NUMBER},
 }
 OF_CURVES: Kinds = {**dict.fromkeys(CURVE_COLUMNS, NUMBER), "attribute": TEXT, "group": TEXT}
 NAMES_OF_GAP = {**NAME_COLUMNS, "measure": TEXT, "reference": TEXT}

@@ -45,6 +45,8 @@ def thresholds_of(thresholds: str | Sequence[float]) -> tuple[float, ...]:
 NONE_OF_THE_LABELS = "none of the labels"  # given instead of the name of a label where no label means "no finding"
 
 
+HARM = ("eod", "fpr_gap")  # the measures of missed findings and false alarms
+
 # The canonical name of a measure of an audit; an invalid one is an error before anything is computed.
 MeasureName = Annotated[Gap, AfterValidator(lambda measure: str(measure) if measure in OVERALL else canonical_name(measure, also=OVERALL))]
 
@@ -63,6 +65,10 @@ class AuditSpec(Specification):
         flag="--measure",
     )
     also: tuple[MeasureName, ...] = setting("Measures in addition to the default ones.", ())
+    primary: tuple[MeasureName, ...] = setting(
+        "Measures that are tested; by default those of missed findings and false alarms, or those of --measure.", ()
+    )
+    intersections: bool = setting("Also audit the intersections of several group columns.", True, flag="--intersections")
     valid: Path | None = setting(
         "File with the same columns on which the threshold with the best balanced accuracy is chosen.", None, flag="--valid"
     )
@@ -97,7 +103,13 @@ class AuditSpec(Specification):
     def wanted(self) -> tuple[str, ...]:
         """The names of all measures."""
         names = (*GAPS, *OVERALL) if self.measures is None else self.measures
-        return tuple(dict.fromkeys(map(str, (*names, *self.also))))
+        return tuple(dict.fromkeys(map(str, (*names, *self.also, *self.primary))))
+
+    @property
+    def tested(self) -> tuple[str, ...]:
+        """The gaps that are tested: the primary ones, and those asked for in addition."""
+        named = self.primary or self.measures or HARM
+        return tuple(m for m in self.gaps if m in {*map(str, named), *map(str, self.also)})
 
     @property
     def gaps(self) -> tuple[str, ...]:

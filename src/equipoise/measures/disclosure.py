@@ -77,10 +77,13 @@ class GroupCounts:
     weighted: bool = False
 
     @classmethod
-    def of(cls, attributes: Sequence[Attribute], parts: Parts, least: int) -> "GroupCounts":
-        """The counts of a table; parts are read again while groups fall below `least` patients because of rows that are left out."""
+    def of(cls, attributes: Sequence[Attribute], parts: Parts, least: int, crossed: bool = True) -> "GroupCounts":
+        """The counts of a table, with the intersection of its attributes if `crossed`.
+
+        Parts are read again while groups fall below `least` patients because of rows that are left out.
+        """
         cells, groups, members = np.zeros(1, np.int64), tuple(attributes), None
-        if len(attributes) > 1:
+        if len(attributes) > 1 and crossed:
             found = {0}.union(*(pd.unique(_combinations(part)).tolist() for part in parts())) - {-1}
             cells = np.array(sorted(found), dtype=np.int64)
             members = np.stack(np.unravel_index(cells, tuple(len(a.levels) for a in attributes)), axis=1)
@@ -130,7 +133,7 @@ class GroupCounts:
     def codes(self, part: Scores) -> list[IntArray]:
         """The groups of the rows of a part: of each attribute, and of their intersection if there are several; -1 if withheld."""
         codes = [a.codes for a in part.attributes]
-        if len(codes) > 1:
+        if len(self.attributes) > len(codes):
             cell = _combinations(part)
             codes.append(np.where(cell < 0, -1, np.searchsorted(self.cells, cell)))
         return [np.where(np.append(hidden, True)[each], -1, each) for each, hidden in zip(codes, self.withheld, strict=True)]
@@ -171,14 +174,14 @@ class ShownScores:
         return replace(other if self.kept.all() else other.take(self.kept), attributes=self.scores.attributes)
 
 
-def shown_scores(scores: Scores, least: int) -> ShownScores:
+def shown_scores(scores: Scores, least: int, crossed: bool = True) -> ShownScores:
     """The rows and groups of scores that outputs may show: groups of at least `least` patients, and no others by subtraction.
 
     >>> scores = Scores.from_arrays([1, 0] * 6, [0.5] * 12, ["F"] * 6 + ["M"] * 5 + ["X"])
     >>> shown_scores(scores, 5).kept.tolist() == [True] * 11 + [False], bool(shown_scores(scores, 6).kept.all())  # of 6, M and X together
     (True, True)
     """
-    counts = GroupCounts.of(scores.attributes, lambda: [scores], least)
+    counts = GroupCounts.of(scores.attributes, lambda: [scores], least, crossed)
     kept = counts.kept(scores)
     groups = tuple(counts.shown(k, codes[kept]) for k, codes in enumerate(counts.codes(scores)))
     attributes = tuple(each.attribute for each in groups[: len(scores.attributes)])

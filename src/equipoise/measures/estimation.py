@@ -231,7 +231,7 @@ def _audit_rows(source: Source, spec: AuditSpec, progress: Progress | None) -> t
     f = rule.decide(table)
     if spec.measures is not None and has_scores:
         require_decided_cells(spec, [Cells.of(f, table.y, each, normalise_weights(table.weight)) for each in table.attributes], table.name)
-    shown = shown_scores(table, spec.min_patients)
+    shown = shown_scores(table, spec.min_patients, spec.intersections)
     f, scores, steps = f[shown.kept], shown.scores, len(shown.groups) + 1
     units = units_of(scores.patients, len(scores))
     estimates: list[AttributeEstimates] = []
@@ -282,7 +282,7 @@ def _audit_parts(source: Source, spec: AuditSpec, progress: Progress | None) -> 
     """The audit of a table on disk, not yet tested, from passes over its parts: to count, and twice to add up."""
     from equipoise.measures.streaming import MOST_BINS, Tally, bins_of
 
-    counts = GroupCounts.of(source.attributes, source.parts, spec.min_patients)
+    counts = GroupCounts.of(source.attributes, source.parts, spec.min_patients, spec.intersections)
     groups = [*counts.attributes, Attribute(ALL_ROWS, (ALL_ROWS,), np.zeros(0, np.int64))]
     if len(counts.cells) * 2 > MOST_BINS // 16:
         raise BadInput(
@@ -402,7 +402,9 @@ def _gap_frame(found: AttributeEstimates, spec: AuditSpec, unit: str) -> pd.Data
             if protecting[[0, k + 1]].any():
                 note = f"{INSUFFICIENT_DATA}: {protection(least, unit)}"
             marked = bool(usable[-1][k] and few[k])
-            rows.append((gap, attribute.name, level, attribute.reference, *[np.nan] * 7, False, np.nan, int(patients[k]), marked, note))
+            rows.append(
+                (gap, attribute.name, level, attribute.reference, *[np.nan] * 7, False, False, np.nan, int(patients[k]), marked, note)
+            )
     frame, known = pd.DataFrame(rows, columns=GAP_COLUMNS), np.concatenate(usable)
     detectable = detectable_gaps(sums, [measure_of(gap).coefficients for gap in spec.gaps], spec.level).ravel()
     numbers = zip(("value", "low", "high", "detectable"), (*found.gaps.limits(spec.level), detectable), strict=True)
@@ -432,15 +434,19 @@ def require_decided_cells(spec: AuditSpec, tables: Sequence[Cells], where: str) 
 
 
 def _tested_together(untested: Sequence[tuple[LabelAudit, Sequence[AttributeEstimates]]]) -> list[LabelAudit]:
-    """The audits of all labels, with p-values and simultaneous intervals adjusted over all labels together, and with headlines."""
+    """The audits of all labels, with adjusted p-values, marks and simultaneous intervals (see `families`), and with headlines."""
     level = untested[0][0].settings.level
     gaps = pd.concat([audit.gaps.assign(label=k) for k, (audit, _) in enumerate(untested)], ignore_index=True)
     correlations = []
     for audit, estimates in untested:
         signed = {name: measure_of(name).coefficients for name in audit.settings.gaps}
         correlations += [(len(each.gaps.value), partial(each.moments.gap_correlation, signed)) for each in estimates]
-    gaps = family_decisions(gaps, concatenate_sums([each.gaps for _, estimates in untested for each in estimates]), level, correlations)
-    comparisons = int(comparisons_of(gaps).max(initial=-1)) + 1
+    sums, steps = concatenate_sums([each.gaps for _, estimates in untested for each in estimates]), []
+    for audit, _ in untested:
+        tested = {measure_of(measure).signature for measure in audit.settings.tested}
+        primary = np.array([measure_of(measure).signature in tested for measure in audit.gaps["measure"]], dtype=bool)
+        steps.append(np.where(primary, audit.gaps["attribute"].isin(audit.intersections), -1))
+    gaps = family_decisions(gaps, sums, level, correlations, np.concatenate(steps).astype(np.int64))
     audits = []
     for k, (audit, _) in enumerate(untested):
         frame = gaps[gaps["label"] == k].drop(columns="label").reset_index(drop=True)
@@ -452,6 +458,7 @@ def _tested_together(untested: Sequence[tuple[LabelAudit, Sequence[AttributeEsti
             known = [row for row in rows if not np.isnan(row["value"])]
             note = f"{len(rows) - len(known)} of {len(rows)} groups have insufficient data" if 0 < len(known) < len(rows) else None
             headlines[measure] = Estimate.of_gap(max(known, key=lambda row: abs(row["value"])) if known else rows[0], note)
+        comparisons = len(np.unique(comparisons_of(frame)[frame["p_adjusted"].notna()]))
         audits.append(replace(audit, gaps=frame, comparisons=comparisons, estimates=headlines | audit.estimates))
     return audits
 

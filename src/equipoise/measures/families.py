@@ -1,14 +1,19 @@
 """Families of comparisons: one decision per gap, from which its mark, its adjusted p-value and its simultaneous interval are read.
 
-The family is all gaps of an audit that have a value, over all attributes and all labels. A measure that mirrors another (fnr_gap is -eod,
-tnr_gap is -fpr_gap) is the same comparison and counts once.
+Each label of an audit has an error of 1 - level, which is spent in the order in which people ask. First come the gaps of single attributes
+in the primary measures: by default missed findings and false alarms (eod, fpr_gap), otherwise those that were asked for. Intersections of
+attributes come after them, with what they leave of the error (`Family.left`): nothing if no single attribute is marked, all of it if all
+are. Other measures (spd, aod, predictive values) follow from these and from the prevalence; they are reported and not tested. So the
+probability of any false mark of a label is at most 1 - level. In an overview of several labels, the expected share of false ones among the
+labels with a mark is at most 1 - level (`overview_error`). A measure that mirrors another (fnr_gap is -eod, tnr_gap is -fpr_gap) is the
+same comparison and counts once.
 
 The evidence of a gap is z, the number of standard errors at which its interval ends at zero, so that its p-value agrees with the interval
 even in small cells. Its adjusted p-value is P(max |Z| >= z), the probability that the largest of the family is as far from zero if no gap
 is: Z is normal with the correlations of the gaps of an attribute. Attributes and labels count as independent, which is conservative; gaps
 of a cell of fewer than 30 patients are too small to have a normal distribution and add their own probability (Bonferroni). The largest gap
-is compared with all, the next one with the rest, and so on (step-down; Westfall and Young 1993). The probability of any false mark is at
-most 1 - level.
+is compared with all, the next one with the rest, and so on (step-down; Westfall and Young 1993), unless others are tested after them:
+then each is compared with all (single step), which is what `Family.left` rests on.
 
 A gap is marked (`clear`) if its adjusted p-value is at most 1 - level. Simultaneous intervals all cover with probability `level`: they are
 those at the critical value of the whole family. The end next to zero of a gap that is marked only because larger ones were taken out is
@@ -22,6 +27,7 @@ but biased towards zero for a group that really differs, and reported next to th
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import erfc, sqrt
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -37,34 +43,68 @@ NUMBERS_DRAWN = 20_000_000
 FEW_REACHED = 20  # draws beyond a value; with fewer, its probability is bounded instead
 LARGEST_BLOCK = 400  # gaps of an attribute; with more, they are bounded as if independent (Sidak 1967)
 CRITICAL_HALVINGS = 40
+SECOND_STEP_GRID = 321  # critical values at which the error that is left is computed
 LEAST_GROUPS = 4  # with fewer, the variance between groups cannot be estimated
 SHRINKING_HALVINGS = 60
 
 Correlations = Sequence[tuple[int, Callable[[], FloatArray]]]  # for each attribute: the number of gaps, and what returns their correlations
 
 
-def family_decisions(gaps: pd.DataFrame, sums: SignedSum, level: float, correlations: Correlations = ()) -> pd.DataFrame:
-    """The gaps with p-values, adjusted p-values, marks (`clear`) and simultaneous intervals.
+def family_decisions(
+    gaps: pd.DataFrame, sums: SignedSum, level: float, correlations: Correlations = (), step: IntArray | None = None
+) -> pd.DataFrame:
+    """The gaps with p-values, adjusted p-values, marks (`clear`; with steps also `in_overview`) and simultaneous intervals.
 
-    `gaps` has a row per gap with its measure, attribute, group, value and `few`, in the order of `sums`; with a column `label`, the gaps of
-    all labels are one family. Without `correlations`, gaps have any dependence (Bonferroni and Holm).
+    gaps: one row per gap with its measure, attribute, group, value and `few`, in the order of `sums`.
+    correlations: those of the gaps of each attribute; without them, gaps have any dependence (Bonferroni and Holm).
+    step: when each gap is tested: 0 first, 1 with what the first leave of the error, -1 never. Each `label` has an error of its own.
+        Without it, all gaps are one family.
     """
     comparison, known = comparisons_of(gaps), gaps["value"].notna().to_numpy()
-    z = np.where(known, sums.z_values(), np.nan)
+    z, few, error = np.where(known, sums.z_values(), np.nan), gaps["few"].to_numpy(dtype=bool), 1 - level
     p_adjusted, near, critical = (np.full(len(gaps), np.nan) for _ in range(3))
-    if known.any():
-        family = Family.of(comparison, z, gaps["few"].to_numpy(dtype=bool), correlations)
-        p_adjusted, near = (np.where(known, each[comparison], np.nan) for each in family.step_down(1 - level))
-        critical = np.where(known, family.critical(0, 1 - level), np.nan)
-    clear = p_adjusted <= 1 - level + 1e-12
+    label = gaps["label"].to_numpy() if step is not None else np.zeros(len(gaps), np.int64)
+    steps = np.zeros(len(gaps), np.int64) if step is None else step
+    for own in np.unique(label[known]):
+        members = [known & (label == own) & (steps == k) for k in (0, 1)]
+        first = None
+        for rows in (rows for rows in members if rows.any()):
+            within = np.full(len(gaps), -1, dtype=np.int64)
+            within[rows] = np.unique(comparison[rows], return_inverse=True)[1]
+            family = Family.of(within, z, few, correlations)
+            if first is None and members[0].any() and members[1].any():
+                p, ends, whole = *family.single_step(error), family.critical(0, error)
+                first = family
+            else:
+                left = error if first is None else first.left(error)
+                p, ends = family.step_down(left or error)
+                p, whole = (p if first is None else first.as_second_step(p)), family.critical(0, left or error)
+            p_adjusted[rows], near[rows], critical[rows] = p[within[rows]], ends[within[rows]], whole
+    clear = p_adjusted <= error + 1e-12
     total, low, high = sums.limits(level_of(np.nan_to_num(critical, nan=1.0)))
     _, low_near, high_near = sums.limits(level_of(np.nan_to_num(near, nan=1.0)))
     low, high = np.where(clear & (total > 0), low_near, low), np.where(clear & (total < 0), high_near, high)
     least = np.finfo(float).tiny  # next to a critical value, rounding must not decide otherwise
     low = np.where(clear & (total > 0), np.maximum(low, least), np.where(clear, low, np.minimum(low, 0.0)))
     high = np.where(clear & (total < 0), np.minimum(high, -least), np.where(clear, high, np.maximum(high, 0.0)))
-    ends = {"simultaneous_low": np.where(known, low, np.nan), "simultaneous_high": np.where(known, high, np.nan)}
-    return gaps.assign(p_value=_p_of(z), p_adjusted=p_adjusted, clear=clear, **ends)
+    tested = ~np.isnan(critical)
+    limits = {"simultaneous_low": np.where(tested, low, np.nan), "simultaneous_high": np.where(tested, high, np.nan)}
+    gaps = gaps.assign(p_value=_p_of(z), p_adjusted=p_adjusted, clear=clear, **limits)
+    return gaps if step is None else gaps.assign(in_overview=p_adjusted <= overview_error(p_adjusted, label, error) + 1e-12)
+
+
+def overview_error(p_adjusted: FloatArray, label: npt.NDArray[Any], error: float) -> float:
+    """The error of each label in an overview of all: its share is that of the labels that have a finding at this error.
+
+    Labels are selected by Benjamini and Hochberg (1995) by their smallest adjusted p-value, and tested at the share of labels that are
+    selected (Benjamini and Bogomolov 2014, J R Stat Soc B 76:297).
+
+    >>> overview_error(np.array([0.001, 0.3, 0.04, 0.9]), np.array([0, 0, 1, 2]), 0.05)
+    0.016666666666666666
+    """
+    smallest = np.sort([np.nanmin(p_adjusted[label == own]) for own in np.unique(label[~np.isnan(p_adjusted)])])
+    reached = np.flatnonzero(smallest <= error * np.arange(1, len(smallest) + 1) / max(len(smallest), 1) + 1e-12)
+    return float(error * (reached[-1] + 1) / len(smallest)) if len(reached) else 0.0
 
 
 def critical_value(known: npt.NDArray[np.bool_], few: npt.NDArray[np.bool_], correlations: Correlations, level: float) -> float:
@@ -136,6 +176,29 @@ class Family:
             return np.array([self.exceeded(stage, float(each)) <= error for each in z.ravel()]).reshape(z.shape)
 
         return float(bisect(accepted, np.zeros(1), np.full(1, 8.0), CRITICAL_HALVINGS, each=10_000)[1][0])
+
+    def single_step(self, error: float) -> tuple[FloatArray, FloatArray]:
+        """The adjusted p-value of each comparison next to all others, and the critical value that it was compared with (comparisons,)."""
+        p = np.array([self.exceeded(0, float(z)) for z in self.z])
+        return np.maximum(p, _p_of(self.z))[self.place], np.full(len(self.z), self.critical(0, error))
+
+    def left(self, error: float) -> float:
+        """The part of an error that comparisons marked in a single step leave to others: all of it if every comparison is marked.
+
+        It is what the others, were none different from zero, would not use (Dmitrienko, Tamhane and Wiens 2008, Biometrical J 50:667).
+        """
+        critical = self.critical(0, error)
+        return max(error - self.exceeded(int((self.z >= critical).sum()), critical), 0.0) if (self.z >= critical).any() else 0.0
+
+    def as_second_step(self, p: FloatArray) -> FloatArray:
+        """For p-values in a family that is tested with what this one leaves: the smallest errors at which they are reached."""
+        grid = np.unique(np.append(np.linspace(0.0, 8.0, SECOND_STEP_GRID), self.z))[::-1]
+        errors = np.array([self.exceeded(0, float(c)) for c in grid])
+        marked = np.array([int((self.z >= c).sum()) for c in grid])
+        left = np.array([e - self.exceeded(k, float(c)) if k else 0.0 for e, k, c in zip(errors, marked, grid, strict=True)])
+        left = np.maximum.accumulate(left)
+        place = np.searchsorted(left, p)
+        return np.where(place < len(grid), np.maximum(np.append(errors, 1.0)[place], p), 1.0)
 
     def step_down(self, error: float) -> tuple[FloatArray, FloatArray]:
         """The adjusted p-value of each comparison, and the critical value that it was compared with (comparisons,)."""

@@ -124,6 +124,7 @@ def _overview(audit: Audit, first: LabelSections, origin: Origin | None, links: 
         *SIGNOFF,
     ]
     values = _page_values(first, origin) | {"s": first, "all": audit, "decisions_words": wording.decisions_words(audit.labels)}
+    values["overview_words"] = wording.overview_words(audit)
     return doc.Document("audits.html", "audit", audit.name, sections, values, first.called, first.few, contents=False)
 
 
@@ -219,11 +220,8 @@ def _page_values(s: LabelSections, origin: Origin | None) -> dict[str, Any]:
 def _facts(s: LabelSections) -> Facts:
     """The number of clear differences, the largest one, the performance, and the size."""
     audit, row = s.audit, wording.largest_gap_row(s.audit)
-    adjusted = "" if audit.comparisons == audit.own_comparisons else f", adjusted for all {audit.comparisons:,} of the labels together"
-    clear = (str(audit.findings), Span(f" of {audit.own_comparisons:,}", "arrow"))
-    facts: list[tuple[doc.Words, doc.Words, doc.Words]] = [
-        ("Differences clear after adjustment", clear, f"comparisons between groups{adjusted}")
-    ]
+    clear = (str(audit.findings), Span(f" of {audit.comparisons:,}", "arrow"))
+    facts: list[tuple[doc.Words, doc.Words, doc.Words]] = [("Differences clear after adjustment", clear, "comparisons between groups")]
     largest = sentence(wording.largest_words(audit))
     if row is None:
         facts.append((largest, "too few", ""))
@@ -276,7 +274,7 @@ def _matrix(audit: Audit, measure: str, links: Mapping[str, str], called: Called
     """The gap of each group by label, in colours; without intersections."""
     first, found = next(iter(audit.labels.values())), dict[str, dict[tuple[str, str], Estimate]]()
     single = [attribute for attribute in first.references if attribute not in first.intersections]
-    for label, own in audit.labels.items():
+    for label, own in audit.overview.items():
         gaps = own.gaps[own.gaps["attribute"].isin(single) & (own.gaps["measure"] == measure)].to_dict("records")
         found[label] = {(str(gap["attribute"]), str(gap["group"])): Estimate.of_gap(gap) for gap in gaps}
     keys = sorted(dict.fromkeys(key for row in found.values() for key in row), key=lambda key: single.index(key[0]))

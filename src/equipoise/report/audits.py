@@ -145,7 +145,7 @@ class LabelSections:
         self.names = group_words(names, {name: list(map(str, self.groups[name].index)) for name in self.single})
         self.called: Called = self.names.full
         self.level = percent(audit.settings.level)
-        self.comparisons = plural(audit.comparisons, "comparison")
+        self.comparisons, self.controlled = plural(audit.comparisons, "comparison"), wording.controlled_words(audit)
         self.unit = wording.counted_unit(audit.rows, audit.patients)
         self.by_row = f"by row: {wording.BY_ROW}" if audit.patients is None else ""
         self.few = wording.few_words(audit.rows, audit.patients, audit.weighted)  # the meaning of the mark
@@ -171,7 +171,7 @@ class LabelSections:
         """The kind of intervals, and the meaning of the marks."""
         text = f"Score intervals {self.by_row or 'by patient'}."
         if len(self.audit.gaps):
-            text += f" *: clear after adjustment for {self.comparisons}."
+            text += f" *: clear after adjustment for {self.comparisons}. {self.controlled}."
         if self.audit.groups["few"].str.len().sum() + self.audit.gaps["few"].sum():
             text += f" †: {self.few}."
         return text + (" Rates are weighted by the sample weights." if self.audit.weighted else "")
@@ -365,7 +365,7 @@ class LabelSections:
 def labels_table(audit: Audit, links: Mapping[str, str], names: GroupNames, most: int | None = None) -> Table:
     """One row per label: its answer, balanced accuracy, rows, and largest gap."""
     rows = []
-    for label, own in list(audit.labels.items())[:most]:
+    for label, own in list(audit.overview.items())[:most]:
         style, text = wording.answer(own, names, brief=True)
         estimate, gap = own.estimates.get("balanced_accuracy", UNKNOWN_ESTIMATE), wording.largest_gap_row(own)
         largest: list[Cell | Words] = ["", ""]
@@ -389,7 +389,7 @@ def audit_screen(audit: Audit, names: Mapping[str, str] | None = None, *, most: 
         return first.screen()
     one, warning = audit.kind.one, wording.unflagged_words(audit.labels, audit.kind)
     notes = (
-        f"{first.interval_words().partition('.')[0]}. *: clear of 0 after adjustment for {first.comparisons} of all {audit.kind}. "
+        f"{first.interval_words().partition('.')[0]}. *: clear of 0. {wording.overview_words(audit)}. "
         "Largest gap: of the clear ones if there are any, and among these of single attributes before intersections. "
         f"--verbose shows the audit of each {one}."
     )

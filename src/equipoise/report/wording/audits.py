@@ -87,13 +87,11 @@ def conclusion(audit: LabelAudit, names: Mapping[str, str] | None = None) -> str
             "which does not show that there is none."
         )
     low, high = sorted(100 * abs(gap[f"simultaneous_{end}"]) for end in ("low", "high"))
-    of_all = "" if audit.own_comparisons == audit.comparisons else f" for all {audit.comparisons:,}"  # of several labels
     return (
         f"{sentence(gap_words(str(gap['measure'])))} is {100 * abs(gap['value']):.1f} percentage points "
         f"{'lower' if gap['value'] < 0 else 'higher'} in {called(gap['group'])} than in {called(gap['reference'])} "
         f"(simultaneous {percent(audit.settings.level)} interval {low:.1f} to {high:.1f}); "
-        f"{audit.findings} of {plural(audit.own_comparisons, 'comparison')} {'is' if audit.findings == 1 else 'are'} "
-        f"clear after adjustment{of_all}."
+        f"{audit.findings} of {plural(audit.comparisons, 'comparison')} {'is' if audit.findings == 1 else 'are'} clear after adjustment."
     )
 
 
@@ -177,16 +175,32 @@ def answer(audit: LabelAudit, names: Mapping[str, str] | None = None, *, brief: 
     detectable = _detectable_words(audit, called)
     if brief:
         return "unchanged", f"No clear difference{f'; {detectable}' if detectable else ''}."
-    comparisons, but = plural(audit.own_comparisons, "comparison"), "which does not show that there is none"
+    comparisons, but = plural(audit.comparisons, "comparison"), "which does not show that there is none"
     but = f"{but}; {detectable}" if detectable else but
-    of_all = "" if audit.own_comparisons == audit.comparisons else f" for all {audit.comparisons:,}"
-    return "unchanged", f"No clear difference: none of {comparisons} between groups is clear after adjustment{of_all}, {but}."
+    return "unchanged", f"No clear difference: none of {comparisons} between groups is clear after adjustment, {but}."
+
+
+def controlled_words(audit: LabelAudit) -> str:
+    """What the marks of an audit promise, and in which order its error is spent."""
+    tested = audit.gaps[audit.gaps["p_adjusted"].notna()]
+    measures = distinct(tested["measure"].unique())
+    named = ", ".join(gap_words(measure) for measure in measures) or "no measure"
+    later = "; intersections follow, with the error that these leave" if tested["attribute"].isin(audit.intersections).any() else ""
+    others = "" if set(distinct(audit.gaps["measure"].unique())) <= set(measures) else "; other measures are not tested"
+    error = percent(1 - audit.settings.level)
+    return f"The chance of any false mark is at most {error}: tested first are differences in {named}{later}{others}"
+
+
+def overview_words(audit: Audit) -> str:
+    """What the marks in an overview of several labels promise."""
+    error = percent(1 - next(iter(audit.labels.values())).settings.level)
+    return f"Of the {audit.kind} with a mark in this overview, at most {error} are expected to have no difference (false discovery rate)"
 
 
 def overview_answer(audit: Audit) -> tuple[str, str]:
     """The style and the first sentence for several labels: in how many of them a group is worse off, or that this is clear in none."""
-    clear_harms = [bool(harms(each)) for each in audit.labels.values()]
-    clear = [each.findings > 0 for each in audit.labels.values()]
+    clear_harms = [bool(harms(each)) for each in audit.overview.values()]
+    clear = [each.findings > 0 for each in audit.overview.values()]
     of_all, worse = f"of {len(audit.labels)} {audit.kind}", "clearly more missed findings or false alarms than another"
     if any(clear_harms):
         return "harm", f"Worse off: in {sum(clear_harms)} {of_all} a group has {worse}."
