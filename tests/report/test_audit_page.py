@@ -219,7 +219,7 @@ def test_the_largest_difference_says_among_which_it_is(found):
 def test_the_legend_explains_mark_interval_unit_and_detectable(found):
     page = html.fromstring(audit_page(found[1]))
     legend = page.xpath("string(//section[@id='gaps']/p)")
-    assert says(legend, "adjusted p-value", "can disagree", "80% of samples of this size, before adjustment")
+    assert says(legend, "adjusted", "excludes zero", "chance of any false mark", "80% of samples of this size, before adjustment")
     assert says(page.xpath("string(//section[@id='groups']/p)"), "By row: no patient column was named")
     frame = shifted(0.3).assign(patient=lambda rows: [f"p{k}" for k in range(len(rows))])
     assert "no patient column" not in audit_page(audit_of(frame, reference="M", patient="patient")[1])

@@ -171,7 +171,7 @@ class LabelSections:
         """The kind of intervals, and the meaning of the marks."""
         text = f"Score intervals {self.by_row or 'by patient'}."
         if len(self.audit.gaps):
-            text += f" *: clear after adjustment for {self.comparisons}. {self.controlled}."
+            text += f" *: clear after adjustment for {self.comparisons}."
         if self.audit.groups["few"].str.len().sum() + self.audit.gaps["few"].sum():
             text += f" †: {self.few}."
         return text + (" Rates are weighted by the sample weights." if self.audit.weighted else "")
@@ -354,7 +354,7 @@ class LabelSections:
                 notes.append((Span(attribute), " ", Span(group), f": {lacking_words(lacking, audit.settings, unit)}."))
         notes.append(self.interval_words())
         if len(audit.gaps):
-            notes.append("Adjusted p: for all comparisons [before adjustment]; measures that mirror each other are one.")
+            notes.append(f"Adjusted p [before adjustment]: {self.controlled}. Measures that mirror each other are one comparison.")
             notes.append("; ".join(f"{name} = {measure_of(name).meaning}" for name in audit.gaps["measure"].unique()) + ".")
         return [*parts, Items(notes)]
 
