@@ -27,7 +27,8 @@ CONFLICTS = {  # the treatment of patients with more than one recorded group, an
 
 
 # The fields that name columns. A column has one role, but groups may also make patients comparable; none is an input by default.
-ROLES = ("label", "group", "score", "patient", "weight", "date", "within", "audit_label")
+NOT_IN_BATCHES = ("date", "within", "audit_label")  # roles that only a table that is read as a whole may have
+ROLES = ("label", "group", "score", "patient", "weight", *NOT_IN_BATCHES)
 
 
 class LabelKind(StrEnum):

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from equipoise.data.cohort import Cohort, Scores, cohort_from_images, cohort_from_table
-from equipoise.data.columns import Columns
+from equipoise.data.columns import NOT_IN_BATCHES, Columns
 from equipoise.data.preprocessing import IMAGE_COLUMNS, ImageFolder
 from equipoise.data.table_files import is_large, read_table
 from equipoise.errors import BadInput, did_you_mean, raise_all
@@ -92,10 +92,9 @@ def scan_if_large(path: str | Path, columns: Columns) -> "dict[str, Scan]":
         return {}
     from equipoise.data.scans import Scan
 
-    if columns.id is not None:
-        raise BadInput(f"{path} is read in batches, without row ids, which an audit does not report. Omit data.id (id=).")
-    if columns.within or columns.audit_label:
-        raise BadInput(f"{path} is read in batches, without data.within and data.audit_label. Omit them, or raise data.max_table_bytes.")
+    if given := [role for role in ("id", *NOT_IN_BATCHES) if getattr(columns, role) and role != "date"]:  # which an audit has no use for
+        named = ", ".join(f"data.{role}" for role in given)
+        raise BadInput(f"{path} is read in batches, without {named}. Omit that, or raise data.max_table_bytes.")
     used = columns.changed(features=(), date=None)
     own = {label: used.changed(label=label, score=score) for label, score in zip(columns.label, columns.score, strict=True)}
     return {label: Scan(Path(path), of_label, limit=columns.max_table_bytes) for label, of_label in own.items()}

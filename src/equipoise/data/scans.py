@@ -28,7 +28,7 @@ from equipoise.data import attribute as groups
 from equipoise.data import column_values, table_files
 from equipoise.data.attribute import Attribute, IntArray, ObjectArray
 from equipoise.data.cohort import Scores
-from equipoise.data.columns import Columns
+from equipoise.data.columns import NOT_IN_BATCHES, Columns
 from equipoise.data.splits import HashArray, splitmix64
 from equipoise.disk import LIMIT_VARIABLE, MAX_TABLE_BYTES, max_table_bytes, no_such_file
 from equipoise.errors import BadInput, collecting, raise_all
@@ -292,7 +292,7 @@ MOST_ALIKE = 2**18  # ids that are kept, to find those that are alike
 MAX_LEVELS = 100_000  # a group column with more distinct values is refused as an identifier without reading on
 
 
-@takes_fields_of(Columns, without=("classes", "id", "score_prefix", "features", "view", "date", "within", "audit_label", "max_table_bytes"))
+@takes_fields_of(Columns, without=("classes", "id", "score_prefix", "features", "view", *NOT_IN_BATCHES, "max_table_bytes"))
 def scan(path: str | Path, *, name: str = "", **columns: Any) -> "Scan":
     """The scores in a table on disk of any size, which `eq.audit` reads in batches.
 
