@@ -302,7 +302,8 @@ def published(part: str) -> Iterator[tuple[pd.DataFrame, dict[str, Any], dict[st
     root = Path(os.environ["EQUIPOISE_DATA"])
     if part == "larrazabal":
         frame = pd.read_csv(root / "larrazabal-nih-sex/fold_00.csv.gz", dtype={"patient": str})
-        cuts = pd.read_csv(root / "larrazabal-nih-sex/thresholds.csv").set_index(["female_share", "finding"])["0"]
+        cuts = pd.read_csv(root / "larrazabal-nih-sex/thresholds.csv").query("fold == 0")
+        cuts = cuts.set_index(["female_share", "finding"])["threshold"]
         for share in (0, 100):
             for finding in [name.removeprefix("score0_") for name in frame if name.startswith("score0_")]:
                 roles = {"label": finding, "score": f"score{share}_{finding}", "group": "sex", "reference": "M"}

@@ -108,6 +108,16 @@ def test_a_larger_gap_is_harm_where_it_is_clear_and_unclear_otherwise():
     assert (chance.outcome, chance.larger, chance.harms) == (Outcome.UNCLEAR, True, ())
 
 
+@pytest.mark.parametrize(("men", "women"), [(0.8, 0.8), (0.8, 0.78), (0.9, 0.6)])
+def test_the_expected_size_of_a_gap_counts_its_sampling_error(men: float, women: float):
+    """A gap of zero is as much as another one that these patients happened to show: the mean of |gap| over normal draws."""
+    gap = by_hand({"M": 0.8, "F": 0.6}, {"M": men, "F": women}, 200).gaps[0]
+    error = (gap.after.high - gap.after.low) / 2 / 1.959964
+    draws = np.abs(np.random.default_rng(0).normal(gap.after.value, error, 200_000))
+    assert gap.expected == pytest.approx(draws.mean(), rel=0.01)
+    assert gap.expected == gap.to_dict()["expected"] >= abs(gap.after.value)
+
+
 def test_performance_clearly_below_its_limit_is_harm_whatever_the_gap():
     found = by_hand({"M": 0.9, "F": 0.7}, {"M": 0.7, "F": 0.7}, 2000)
     assert found.outcome is Outcome.HARM

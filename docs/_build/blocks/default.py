@@ -121,4 +121,26 @@ def advice(means: pd.DataFrame, blind: tuple[str, ...], aware: str) -> str:
     return words + (f"; `{aware}` if the group may be used" if means.loc[aware, "mean_abs_gap"] < least - ALIKE else "")
 
 
-BLOCKS: Mapping[str, Callable[[], str]] = {"anywhere": anywhere, "methods-anywhere": methods_anywhere, "choosing": choosing}
+def worlds() -> str:
+    """What the default and others do to patients in simulated worlds whose truth is known, none of which was used for tuning."""
+    found, lines = rows("worlds/scores.csv"), []
+    names = {"before": "the default before (smallest |gap| plus a standard error)", "default": "the default"}
+    for (tag, arm), part in found.groupby(["tag", "arm"], sort=False):
+        null = part["gap"] == 0
+        lines.append(
+            [
+                names.get(tag, "") or names.get(arm, arm),
+                len(part),
+                f"{part.loc[null, 'acted'].mean():.0%}",
+                f"{part.loc[~null, 'gap_before'].mean():.3f} → {part.loc[~null, 'gap_after'].mean():.3f}",
+                f"{(part['gap_after'] > part['gap_before'] + 0.02).mean():.1%}",
+                f"{-part['loss'].mean():+.3f}",
+                f"{(part['fall'] > 0.02).mean():.1%}",
+                f"{(part['alarms'] > 0.1).mean():.1%}",
+            ]
+        )
+    head = ("rule", "worlds", "acts without a gap", "true gap, where there is one", "gap worse by 2 points", "balanced accuracy")
+    return table((*head, "a group's sensitivity down by 2 points", "a group's false alarms up by 10 points"), lines)
+
+
+BLOCKS: Mapping[str, Callable[[], str]] = {"anywhere": anywhere, "methods-anywhere": methods_anywhere, "choosing": choosing, "worlds": worlds}

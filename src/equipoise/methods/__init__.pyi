@@ -1,5 +1,6 @@
 from .auto import run_methods as run_methods
 from .candidate import Candidate as Candidate
+from .candidate import Expected as Expected
 from .candidate import HeldOutDecisions as HeldOutDecisions
 from .candidate import LabelCandidate as LabelCandidate
 from .candidate import Progress as Progress

@@ -67,16 +67,26 @@ class JudgedGap:
     before: Estimate
     after: Estimate
     change: Estimate  # signed: after minus before
+    level: float = 0.95  # of the intervals
 
     @property
     def known(self) -> bool:
         """Whether there are enough patients for a value before and after."""
         return not (math.isnan(self.before.value) or math.isnan(self.after.value) or math.isnan(self.change.value))
 
+    @property
+    def expected(self) -> float:
+        """The mean of |gap| after, as far as it is known: a gap near zero was made so by these patients, and is larger in others.
+
+        This is the mean of the folded normal distribution around the gap, with its standard error.
+        """
+        gap, error = abs(self.after.value), (self.after.high - self.after.low) / (2 * NormalDist().inv_cdf((1 + self.level) / 2))
+        return gap if not error else 2 * error * NormalDist().pdf(gap / error) + gap * (2 * NormalDist().cdf(gap / error) - 1)
+
     def to_dict(self) -> dict[str, object]:
         """Plain values for JSON."""
         sides = {"before": self.before.to_dict(), "after": self.after.to_dict(), "change": self.change.to_dict()}
-        return {"group": self.group, "reference": self.reference, **sides}
+        return {"group": self.group, "reference": self.reference, **sides, "expected": self.expected}
 
 
 @dataclass(frozen=True)
@@ -214,7 +224,7 @@ def judge(
         ends = {"simultaneous_low": wide.low, "simultaneous_high": wide.high, "patients": was.patients}
         moved = replace(pair.gap_change(goal.measure, was.group), **about, **ends)
         more = further.get(was.group, 0.0)
-        judged.append(JudgedGap(was.group, was.reference, was, widened(now, more), widened(moved, more)))
+        judged.append(JudgedGap(was.group, was.reference, was, widened(now, more), widened(moved, more), settings.level))
     gaps, rates = tuple(judged), _kept_rates(pair, after, goal, labels) if goal.keep else []
     old, new = (measures.estimate_performance(scores, f, [goal.performance], settings)[goal.performance] for f in (before, after))
     limit, change = performance_limit(goal, old.value), widened(pair.performance_change(goal.performance), further.get("", 0.0))

@@ -226,6 +226,9 @@ def outcome_words(judgement: Judgement, *, names: Mapping[str, str] | None = Non
         if judgement.same or judgement.larger:
             how = "practically the same in these patients" if judgement.same else "larger"
             moved = f"{subject} is {how}, {before} percentage points before and {after} after"
+    if moved and judgement.source == "cross-fitted" and outcome != "unchanged":  # these patients made the rule: others will have more
+        expected = max(gap.expected for gap in judgement.gaps if gap.known)
+        moved = f"{moved} (in other patients, {amount(expected, 'size')} are to be expected)"
     if outcome == "harm":
         harms = [_harm_words(note, judgement, called) for note in judgement.harms]
         larger = any(note.kind == "larger_gap" for note in judgement.harms)
@@ -287,8 +290,11 @@ def outcomes_words(judgements: Mapping[str, Judgement], kind: str = "labels") ->
 
 
 def _performance_change(judgement: Judgement) -> str:
-    before, after = judgement.performance_before.value, judgement.performance_after.value
-    return f"{performance_words(judgement.performance)} {'fell' if after < before else 'went'} from {amount(before)} to {amount(after)}"
+    before, after, change = judgement.performance_before.value, judgement.performance_after.value, judgement.performance_change
+    words = f"{performance_words(judgement.performance)} {'fell' if after < before else 'went'} from {amount(before)} to {amount(after)}"
+    if judgement.source == "cross-fitted":
+        return f"{words}, a change of {amount(change.value, 'points')} ({span(change.low, change.high, 'points')}) points"
+    return words
 
 
 def _harm_words(note: Note, judgement: Judgement, called: GroupNames) -> str:
