@@ -356,6 +356,11 @@ def tests_of(sample: Sample, world: World, seed: int) -> Iterator[tuple[str, flo
     none = np.abs(truth) < 1e-9
     if none.any():
         yield WRONG, float((found.gaps["clear"].to_numpy(bool) & none).any())
+    clear, p = found.gaps["clear"].to_numpy(bool), found.gaps["p_adjusted"].to_numpy(float)
+    excludes = ((found.gaps["simultaneous_low"] > 0) | (found.gaps["simultaneous_high"] < 0)).to_numpy(bool)
+    yield CONTRADICTED, float(((clear != excludes) | (clear != (p <= 0.05))).any())
+    if not none.all():
+        yield FOUND, float(clear[~none].mean())
     yield MISSED, float(((truth < found.gaps["simultaneous_low"] - 1e-12) | (truth > found.gaps["simultaneous_high"] + 1e-12)).any())
 
 
@@ -392,8 +397,14 @@ TESTED = {  # designs and rows of which whole audits are made
     "no gap, weights": (600,),
     "no gap, prevalence 50 % and 5 %": (400,),
     "rare": (1000,),
+    "balanced": (1000,),
+    "clustered": (1000,),
 }
 WRONG, MISSED = "a gap that is none is highlighted", "a simultaneous interval misses"
+CONTRADICTED, FOUND = (
+    "mark, p-value and simultaneous interval of a gap contradict each other",
+    "share of gaps that are there that are highlighted",
+)
 POWERED = ("eod", "fpr_gap")
 
 
@@ -467,7 +478,7 @@ def collected(out: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     shares = []
     for (name, rows), mine in tests.groupby(["design", "rows"]):
         values = {what: each["value"] for what, each in mine.groupby("what")}
-        for what in (WRONG, MISSED):
+        for what in (WRONG, MISSED, CONTRADICTED, FOUND):
             if what in values:
                 shares.append({"what": what, "repetitions": len(values[what]), "gap": np.nan, "share": values[what].mean()})
         for measure in POWERED:
