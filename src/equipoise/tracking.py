@@ -17,9 +17,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from equipoise.errors import BadInput, MissingExtra
-from equipoise.measures import Audit, LabelAudit
+from equipoise.measures import ESTIMATED_RATES, Audit, LabelAudit
 
-TRACKED_RATES = ("selection_rate", "tpr", "fpr", "ppv", "npv")  # of each group
 BATCH = 1_000  # most metrics that MLflow accepts in one call
 
 
@@ -52,7 +51,7 @@ def _named_numbers(audit: LabelAudit) -> Iterator[tuple[str, float]]:
     several = frame["attribute"].nunique() > 1
     for row in frame.to_dict("records"):
         group = f"{_plain(row['attribute'])}/{_plain(row['group'])}" if several else _plain(row["group"])
-        for rate in TRACKED_RATES:
+        for rate in ESTIMATED_RATES:
             yield f"group/{group}/{rate}", float(row[rate])
 
 

@@ -21,6 +21,7 @@ from equipoise.measures import (
     AT_THRESHOLD,
     FEW_PATIENTS,
     INSUFFICIENT_DATA,
+    RATES_COMPARED,
     AuditSpec,
     AuditSums,
     Estimate,
@@ -44,7 +45,6 @@ from equipoise.measures import (
 )
 from equipoise.presenting import html_of, write_page
 
-RATES_COMPARED = {"selection_rate": "spd", "tpr": "eod", "fpr": "fpr_gap", "ppv": "ppv_gap", "npv": "npv_gap"}  # rate: its gap
 CHANGE_KEYS = ("label", "compared", "measure", "attribute", "group", "reference")
 CHANGE_NUMBERS = ("first", "second", "value", "low", "high")
 CHANGE_TESTS = ("simultaneous_low", "simultaneous_high", "p_value", "p_adjusted", "clear")

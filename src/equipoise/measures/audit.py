@@ -25,7 +25,7 @@ from equipoise.measures.calibration import REASONS, TOO_FEW, WITHHELD
 from equipoise.measures.disclosure import table_from, table_to_dict
 from equipoise.measures.families import comparisons_of, shrunken_gaps
 from equipoise.measures.intervals import INSUFFICIENT_DATA, Estimate
-from equipoise.measures.measure_table import GAPS, OVERALL, QUOTIENTS, Gap, canonical_name
+from equipoise.measures.measure_table import GAPS, GROUP_RATES, OVERALL, QUOTIENTS, Gap, canonical_name
 from equipoise.measures.moments import Moments
 from equipoise.measures.score_measures import ALL_ROWS, CURVE_COLUMNS, SCORE_MEASURES
 from equipoise.measures.thresholds import DescribedRule, Rule, Threshold
@@ -34,7 +34,7 @@ from equipoise.presenting import html_of, write_page
 if TYPE_CHECKING:
     from equipoise.measures.paired_changes import Baseline
 
-GROUP_MEASURES = ("selection_rate", "tpr", "fpr", "tnr", "fnr", "ppv", "npv", "auroc")
+GROUP_MEASURES = (*GROUP_RATES, "auroc")
 FEW_PATIENTS = 30  # estimates from fewer are marked
 CALIBRATION_ERROR = "calibration_error"  # has the band of a calibrated model instead of an interval
 GAP_COLUMNS = [

@@ -32,7 +32,7 @@ from equipoise.measures.cells import Cells, estimated_rates, normalise_weights, 
 from equipoise.measures.disclosure import BY_THRESHOLD, GroupCounts, Parts, ShownGroups, by_threshold, shown_scores
 from equipoise.measures.families import comparisons_of, critical_value, family_decisions
 from equipoise.measures.intervals import INSUFFICIENT_DATA, Estimate, Limits, detectable_gap, fewer_clusters
-from equipoise.measures.measure_table import MEASURES, OVERALL_SCORE_MEASURES, measure_of, missed_case_worth
+from equipoise.measures.measure_table import COMPLEMENTS, MEASURES, OVERALL_SCORE_MEASURES, measure_of, missed_case_worth
 from equipoise.measures.moments import Moments, SignedSum, concatenate_sums, level_of, moments_of, moments_of_scores, units_of
 from equipoise.measures.permutation import p_values
 from equipoise.measures.score_measures import (
@@ -55,7 +55,6 @@ from equipoise.measures.thresholds import DescribedRule, Rule
 if TYPE_CHECKING:
     from equipoise.data import Scan, ScannedRows
 
-MIRRORED = {"tnr": "fpr", "fnr": "tpr"}  # one minus the other rate
 SAMPLED_MEASURES = ("calibration_intercept", "calibration_slope")  # those of all rows together that a sample of many rows is used for
 NO_FINDING = "no finding"
 Progress = Callable[[int, int], None]  # called with the steps done and all steps
@@ -344,7 +343,7 @@ def _group_frame(found: AttributeEstimates, spec: AuditSpec, unit: str) -> pd.Da
     limits = {name: Limits(sums[name].value, low[:, k], high[:, k], sums[name].patients) for k, name in enumerate(rates)}
     limits |= {
         name: replace(limits[other], value=1 - limits[other].value, low=1 - limits[other].high, high=1 - limits[other].low)
-        for name, other in MIRRORED.items()
+        for name, other in COMPLEMENTS.items()
     }
     of_scores = {}
     if found.measured is not None:
@@ -360,7 +359,7 @@ def _group_frame(found: AttributeEstimates, spec: AuditSpec, unit: str) -> pd.Da
         if name in GROUP_MEASURES:
             usable = (of_group.patients >= spec.min_patients) & ~np.isnan(of_group.value)
             reasons = tuple("" if enough else TOO_FEW for enough in usable)
-            bases = ("tpr", "fpr") if name == "auroc" else (MIRRORED.get(name, name),)
+            bases = ("tpr", "fpr") if name == "auroc" else (COMPLEMENTS.get(name, name),)
             effective = np.min([sums[rate].effective for rate in bases], axis=0)
         known = np.array([not why for why in reasons])
         for end, values in (("", of_group.value), ("_low", of_group.low), ("_high", of_group.high)):

@@ -35,7 +35,7 @@ import pandas as pd
 
 from equipoise.data import FloatArray, IntArray, generator
 from equipoise.measures.intervals import bisect, quantile
-from equipoise.measures.measure_table import measure_of
+from equipoise.measures.measure_table import ESTIMATED_RATES, measure_of
 from equipoise.measures.moments import SignedSum, level_of
 
 NORMAL_DRAWS, LEAST_DRAWS = 20_000, 2_000  # of correlated normal variables; fewer for many gaps, so that memory does not grow
@@ -242,7 +242,7 @@ def shrunken_gaps(groups: pd.DataFrame, gaps: pd.DataFrame, level: float = 0.95)
     for attribute, frame in groups.groupby("attribute", sort=False):
         place = {str(name): k for k, name in enumerate(frame.index)}
         shrunken = {}
-        for rate in ("selection_rate", "tpr", "fpr", "ppv", "npv"):
+        for rate in ESTIMATED_RATES:
             limits = (frame[f"{rate}{end}"].to_numpy(dtype=np.float64) for end in ("", "_low", "_high"))
             shrunken[rate] = shrunken_rates(*limits, level=level)
         for row in gaps[gaps["attribute"] == attribute].itertuples():

@@ -64,6 +64,9 @@ RATIOS = _Ratios(
     }
 )
 RATIOS["selection"] = RATIOS["selection_rate"]  # its name in sums of rates
+COMPLEMENTS = {"tnr": "fpr", "fnr": "tpr"}  # one minus the other rate
+GROUP_RATES = ("selection_rate", "tpr", "fpr", "tnr", "fnr", "ppv", "npv")  # that an audit reports of every group
+ESTIMATED_RATES = tuple(rate for rate in GROUP_RATES if rate not in COMPLEMENTS)  # with sums of their own
 RATES: dict[str, int | None] = {"selection": None, "tpr": 1, "fpr": 0}  # share of positive decisions, given this label
 AT_THRESHOLD = ("balanced_accuracy", "accuracy", "f1")  # measures of performance that depend on the decisions
 PERFORMANCE = ("balanced_accuracy", "accuracy", "f1", "auroc", "average_precision")
@@ -216,6 +219,7 @@ for _measure in (
     ),
 ):
     add_measure(_measure)
+RATES_COMPARED = {each.rate: name for name, each in MEASURES.items() if each.rate in ESTIMATED_RATES}  # rate: its gap
 
 Gap = str | Mapping[str, float]  # a name from GAPS or QUOTIENTS, or a signed sum of rates
 

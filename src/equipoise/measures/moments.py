@@ -31,7 +31,7 @@ import numpy.typing as npt
 from equipoise.data import Attribute, FloatArray, IntArray, Scores, generator, patient_codes
 from equipoise.measures.cells import distinct_keys, kish, ratio, sums_at
 from equipoise.measures.intervals import combine_limits, fewer_clusters, tango, wilson
-from equipoise.measures.measure_table import RATIOS, Ratio
+from equipoise.measures.measure_table import ESTIMATED_RATES, RATIOS, Ratio
 
 BLOCK_ELEMENTS = 4_000_000  # elements of one block of multiplicities: memory is O(block), whatever the number of draws
 FURTHEST, P_VALUE_STEPS = 7.0, 14  # largest number of standard errors in the search for a p-value (2.6e-12), and the steps of that search
@@ -318,7 +318,7 @@ def concatenate_sums(sums: Sequence[SignedSum]) -> SignedSum:
 
 
 Columns = Mapping[str, Ratio]
-DECISION_RATIOS: Columns = {name: RATIOS[name] for name in ("selection_rate", "tpr", "fpr", "ppv", "npv", "accuracy", "jaccard")}
+DECISION_RATIOS: Columns = {name: RATIOS[name] for name in (*ESTIMATED_RATES, "accuracy", "jaccard")}
 CHANGE_RATIOS: Columns = {  # columns: n0, n1, and positive decisions gained and lost by label: gained0, gained1, lost0, lost1
     "selection": Ratio((0, 0, 1, 1, -1, -1), (1, 1, 0, 0, 0, 0), (0, 0, 1, 1, 1, 1)),
     "tpr": Ratio((0, 0, 0, 1, 0, -1), (0, 1, 0, 0, 0, 0), (0, 0, 0, 1, 0, 1)),

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from equipoise.data import FloatArray, IntArray, generator
 from equipoise.measures.cells import kish, ratio
-from equipoise.measures.measure_table import measure_of
+from equipoise.measures.measure_table import RATIOS, measure_of
 from equipoise.measures.moments import Clusters, units_of
 
 PERMUTATION_DRAWS = 999
@@ -59,14 +59,13 @@ def p_values(
         return dict.fromkeys(measures, unknown)
     f, label = (np.asarray(each, dtype=np.float64)[known] for each in (decisions, y))
     w = np.ones(len(f)) if weight is None else np.asarray(weight, dtype=np.float64)[known]
-    by_signature, names = (
-        {measure_of(measure).signature: measure for measure in reversed(measures)},
-        range(1, len(levels)),
-    )  # mirrors are equal
+    by_signature = {measure_of(measure).signature: measure for measure in reversed(measures)}  # mirrors are equal
     found = {}
     for measure in reversed(by_signature.values()):
         table = _table(measure, f, label, w, clusters, units[known])
-        found[measure] = np.array([table.p_value(k, draws, generator(seed, f"permutation {measure} {levels[k]}")) for k in names])
+        found[measure] = np.array(
+            [table.p_value(k, draws, generator(seed, f"permutation {measure} {levels[k]}")) for k in range(1, len(levels))]
+        )
     return {measure: found[by_signature[measure_of(measure).signature]] for measure in measures}
 
 
@@ -131,10 +130,8 @@ class _Table:
 
 def _table(measure: str, f: FloatArray, y: FloatArray, w: FloatArray, clusters: Clusters, units: IntArray) -> _Table:
     signed = measure_of(measure).coefficients
-    denominator = {"selection_rate": np.ones_like(f), "tpr": y, "fpr": 1 - y, "ppv": f, "npv": 1 - f}
-    event = {"selection_rate": f, "tpr": f, "fpr": f, "ppv": y, "npv": 1 - y}
-    n: FloatArray = np.stack([clusters.by_patient(w * denominator[rate]) for rate in signed], axis=1)
-    s: FloatArray = np.stack([clusters.by_patient(w * denominator[rate] * event[rate]) for rate in signed], axis=1)
+    columns = np.stack([1 - y, y, f * (1 - y), f * y])  # of `RATIOS`
+    n, s = (np.stack([clusters.by_patient(w * (np.array(RATIOS[rate][side]) @ columns)) for rate in signed], axis=1) for side in (1, 0))
     order = np.lexsort((units, clusters.code)) if clusters.place is None else np.arange(len(n))
     order = order[(n[order] > 0).any(1)]
     n, s, group = n[order], s[order], clusters.group[order]
