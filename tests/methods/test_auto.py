@@ -86,7 +86,7 @@ def test_cheap_methods_come_first_and_those_that_exist_alone():
     order = AutoSettings(allow_group=True).order()
     assert order[0] == "standard"
     assert set(order) <= set(METHODS)
-    assert order.index("bias-score") < order.index("group-thresholds") < order.index("constrained")
+    assert order.index("level-up") < order.index("bias-score") < order.index("group-thresholds") < order.index("constrained")
     assert "pruning" not in order  # many steps that few patients cannot tell apart; it is tried where it is named
     assert ("bias-score" in order) == ("bias-score" in METHODS)
 

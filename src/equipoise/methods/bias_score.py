@@ -199,7 +199,7 @@ def read_by(network: FeatureCache | None, settings: BiasScoreSettings) -> Featur
     labels=ONE_BY_ONE,
     cost=bias_score_cost,
     effort=1.0,
-    in_auto=1,
+    in_auto=2,
     in_auto_scores=2,
     rules=(BiasScoreRule,),
 )
