@@ -2,7 +2,7 @@
 
     python experiments/claims/simulate.py --out experiments/claims --audits 1000 --workers 2
 
-Six labels by sex and four age bands, one row per patient, at 95 %. In the null world no rate depends on the group. In the mixed world two
+Six labels by sex and four age bands, one row per patient, at 95 %. In the world without a gap no rate depends on the group. In the mixed world two
 labels have gaps by sex and by age, one only in an intersection, and three have none. Needs numpy, scipy, pandas and `equipoise.measures`.
 """
 
@@ -27,7 +27,7 @@ FEMALE, AGES = 0.45, (0.2, 0.35, 0.25, 0.2)  # shares of the patients
 MEASURES = ("spd", "eod", "aod", "fpr_gap", "tnr_gap", "fnr_gap", "ppv_gap", "npv_gap")  # as in an audit without options
 HARM = {measure_of(name).signature for name in ("eod", "fpr_gap")}
 FEW = 30  # patients of a cell whose gaps are not studentised
-WORLDS = ("null", "mixed")
+WORLDS = ("no gap", "mixed")
 RULES = {"one family": False, "in order": True}  # all gaps of all labels at once, and as an audit does it
 
 

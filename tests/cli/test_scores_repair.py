@@ -60,6 +60,21 @@ def test_the_outcome_is_that_of_held_out_patients_at_the_threshold_in_use(files)
     assert found["before"]["rows"] == pytest.approx(0.3 * 900, abs=4)
 
 
+def test_the_declared_family_of_comparisons_is_that_of_the_audits_of_a_repair(files, tmp_path):
+    case = f'''data = {{ table = "{files / "scores.csv"}", label = "y", score = "p", group = "sex", reference = "M", patient = "id" }}
+model.threshold = 0.5
+audit.primary = "ppv_gap"
+'''
+    (tmp_path / "case.toml").write_text(case)
+    how = ("--method", "group-thresholds", *FREELY, "--measure", "eod")
+    done = ran("debias", tmp_path / "case.toml", *how, "--out", tmp_path / "rule")
+    assert done.code == 0, done.err
+    after = json.loads((tmp_path / "rule" / "audit.json").read_text())["after"]
+    tested = {gap["measure"] for gap in after["gaps"] if gap["p_adjusted"] is not None}
+    assert tested == {"ppv_gap", "eod", "fnr_gap"}  # as declared, with that of the goal, and its mirror
+    assert after["comparisons"] == 2
+
+
 def test_new_scores_are_decided_alike_by_the_command_and_in_python(files):
     table = pd.read_csv(files / "new.csv", dtype={"id": str})
     by_command = ran("apply", files / "rule", files / "new.csv", "--out", files / "decisions.csv")

@@ -131,7 +131,7 @@ class PreparedRepair:
     def repair(self, *, bars: Bars = no_bars) -> Repaired:
         """The repair: every method tried, one chosen on the repair set and evaluated on the held-out patients."""
         case = self.case
-        found = try_methods(self.task, self.methods, case.label_goals, case.repair, case.report, self.provenance, bars)
+        found = try_methods(self.task, self.methods, case.label_goals, case.repair, case.report, self.provenance, bars, case.audit_spec)
         return Repaired(case, found, self.serving)
 
 
@@ -285,12 +285,14 @@ def try_methods(
     report: ReportSpec = ReportSpec(),
     provenance: comparison.Provenance | None = None,
     bars: Bars = no_bars,
+    audit: AuditSpec = AuditSpec(),
 ) -> dict[str, Comparison]:
     """The comparison of each label: every method on the repair set, the best by the goal, and the scores of the test set with each.
 
     `asked` maps a method to its settings; that they can run was checked before (`check_methods`). A method that fails is listed in
     `failures`; if all fail, that is an error. `goals` are by label. With several outputs of a network, one method is chosen for all of
-    them. Too few patients in a cell that a goal needs are an error before any work, unless `spec.force` is set.
+    them. Too few patients in a cell that a goal needs are an error before any work, unless `spec.force` is set. `audit` has the family of
+    the audits before and after.
     """
     too_small, several = list[str](), len(task.labels) > 1
     for label, job in task.labels.items():
@@ -369,7 +371,7 @@ def try_methods(
                 title=f"{label}, {provenance.model}" if report.title is None else str(title),
                 label=label,
                 provenance=provenance,
-                settings=AuditSpec(seed=spec.seed),
+                settings=AuditSpec(seed=spec.seed, primary=audit.primary, intersections=audit.intersections),
                 failures=failures,
                 together=len(task.labels),
                 forced=bool(too_small),

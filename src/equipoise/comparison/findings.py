@@ -290,7 +290,7 @@ def find(
         audits.append(measures.audit_labels({"": tried.test}, {"": tried.rule}, spec).only)
         if progress is not None:
             progress(len(audits), len(entries))
-    shown = measures.shown_scores(original.test, settings.min_patients)
+    shown = measures.shown_scores(original.test, settings.min_patients, settings.intersections)
     goal, test, main = result.candidate.goal, shown.scores, original.test.attribute.name
     before, after = audits[0], audits[1 + chosen]
     decided = [(shown.like(tried.test), tried.decisions()[shown.kept]) for tried in entries]

@@ -92,6 +92,12 @@ class AuditSpec(Specification):
         "Label that means 'no finding', to report underdiagnosis (its false positive rate); or 'none of the labels'.", None
     )
 
+    @field_validator("primary", "also", mode="before")
+    @classmethod
+    def _several(cls, value: Any) -> Any:
+        """One measure is a tuple of one."""
+        return (value,) if isinstance(value, str) else value
+
     @field_validator("thresholds", mode="before")
     @classmethod
     def _range(cls, thresholds: Any) -> Any:
