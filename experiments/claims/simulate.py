@@ -2,8 +2,9 @@
 
     python experiments/claims/simulate.py --out experiments/claims --audits 1000 --workers 2
 
-Six labels by sex and four age bands, one row per patient, at 95 %. In the world without a gap no rate depends on the group. In the mixed world two
-labels have gaps by sex and by age, one only in an intersection, and three have none. Needs numpy, scipy, pandas and `equipoise.measures`.
+Six labels by sex and four age bands, one row per patient, at 95 %. In the world without a gap no rate depends on the group. In the mixed
+world two labels have gaps by sex and by age, one only in an intersection, and three have none. Needs numpy, scipy, pandas and
+`equipoise.measures`.
 """
 
 import argparse
