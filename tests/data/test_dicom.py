@@ -355,7 +355,7 @@ def test_pixels_do_not_depend_on_the_block_size(monkeypatch):
         ),
     ]
     whole = [read_pixels(content) for content in contents]
-    monkeypatch.setattr("equipoise.data.dicom.PIXELS_AT_ONCE", 100)
+    monkeypatch.setattr("equipoise.data.dicom.PIXELS_PER_BLOCK", 100)
     for content, expected in zip(contents, whole, strict=True):
         assert expected.std() > 10
         assert (read_pixels(content) == expected).all()

@@ -106,7 +106,7 @@ def test_gray_does_not_depend_on_the_block_size(mode, monkeypatch):
     else:
         image = Image.fromarray(rng.integers(0, 256, (37, 23, 4), dtype=np.uint8), "RGBA").convert(mode)
     whole = np.asarray(convert(image, "L"))
-    monkeypatch.setattr("equipoise.data.dicom.PIXELS_AT_ONCE", 100)
+    monkeypatch.setattr("equipoise.data.dicom.PIXELS_PER_BLOCK", 100)
     assert (np.asarray(convert(image, "L")) == whole).all()
 
 

@@ -37,7 +37,7 @@ UNREADABLE = (ValueError, LookupError, AttributeError, TypeError, NotImplemented
 FROM_HEADER = ("sex", "age", "view")  # columns that a header can supply
 YEARS = {"Y": 1.0, "M": 1 / 12, "W": 7 / 365.25, "D": 1 / 365.25}  # by unit of an age
 LUMA = np.array([0.299, 0.587, 0.114])
-PIXELS_AT_ONCE = 2**20  # pixels mapped or converted at a time, to limit the memory that a large image takes
+PIXELS_PER_BLOCK = 2**20  # pixels mapped or converted at a time, to limit the memory that a large image takes
 INFLATED_BYTES = 2**16  # bytes of a deflated file inflated at a time
 LARGE_ELEMENT = 2**20  # bytes from which an element is not read if only the header is needed
 NULL_HANDLER = logging.NullHandler()
@@ -100,8 +100,8 @@ def scaled_to_8_bits(
 
 
 def row_blocks(height: int, width: int) -> list[slice]:
-    """The rows of an image in blocks of at most about PIXELS_AT_ONCE pixels."""
-    step = max(1, PIXELS_AT_ONCE // max(1, width))
+    """The rows of an image in blocks of at most about PIXELS_PER_BLOCK pixels."""
+    step = max(1, PIXELS_PER_BLOCK // max(1, width))
     return [slice(top, min(top + step, height)) for top in range(0, height, step)]
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 MAX_PIXELS = 100_000_000  # a film of 35 x 43 cm digitised at 50 micrometres has 60 million
 INTERPOLATIONS = ("bilinear", "bicubic", "nearest", "lanczos", "box")
-CENTRES = ("rounded", "floor")  # the start of a crop whose centre lies between two pixels: torchvision rounds, transformers rounds down
+CROP_STARTS = ("rounded", "floor")  # the start of a crop whose centre lies between two pixels: torchvision rounds, transformers rounds down
 SQUARE = "square"  # the largest central square of the image, taken before resizing
 
 
@@ -70,7 +70,7 @@ class Preprocessing:
     resize: tuple[int, ...] = (224, 224)  # the shorter side, or height and width; empty: not resized
     crop: int | str | None = None  # side of the central square after resizing; or SQUARE
     interpolation: str = "bilinear"
-    centre: str = "rounded"  # one of CENTRES
+    centre: str = "rounded"  # one of CROP_STARTS
     channels: int = 1
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
@@ -81,7 +81,7 @@ class Preprocessing:
         problems += [f"resize must be at least 1 pixel; got {side}" for side in self.resize if side < 1]
         if not self.resize and not self.crops:
             problems.append("images of different sizes need resize or crop in pixels")
-        for name, valid in (("interpolation", INTERPOLATIONS), ("centre", CENTRES)):
+        for name, valid in (("interpolation", INTERPOLATIONS), ("centre", CROP_STARTS)):
             if getattr(self, name) not in valid:
                 problems.append(f"{name} must be one of {', '.join(valid)}; got {getattr(self, name)!r}")
         for name, default in zip(("mean", "std"), NORMS.get(self.channels, ()), strict=False):
