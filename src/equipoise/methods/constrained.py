@@ -97,7 +97,13 @@ def constrained(model: Repairable, data: Data, goal: Goal, settings: Constrained
     def follow(now: Evaluation, batches: int | None) -> None:
         balance.update(now, batches or STEPS_PER_TRIAL)
 
-    yield from schedule_steps(model, data, rng("constrained"), optimiser, descend, follow, settings, FIXED_EPOCHS)
+    def restart() -> None:
+        nonlocal balance, optimiser
+        model.perturb(rng("restart"), 0.0)  # the original weights
+        balance, optimiser = LagrangianState(data, settings), model.optimiser(settings.optimiser, settings.learning_rate)
+        balance.update(data.start, steps=0)
+
+    yield from schedule_steps(model, data, rng("constrained"), optimiser, descend, follow, settings, FIXED_EPOCHS, restart=restart)
 
 
 def slope(logits: Tensor, weight: Tensor, target: Tensor, pull: Tensor, centre: Tensor, threshold: Tensor) -> Tensor:

@@ -13,12 +13,13 @@ when nothing moves the gap, or after `max_steps` evaluations.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from equipoise.data import FloatArray
 from equipoise.errors import BadInput, pick
 from equipoise.measures import largest_gap, sweep
 from equipoise.methods.contract import Speed, Step, Steps, Work
@@ -228,6 +229,7 @@ def schedule_steps(
     epochs: int,
     least: int = 1,
     stop_below: float | None = None,
+    restart: Callable[[], None] | None = None,
 ) -> Steps:
     """The steps of fine-tuning by mini-batches, with the schedule of the settings.
 
@@ -241,7 +243,10 @@ def schedule_steps(
             if accepted:
                 follow(now, None)
 
-        yield from adaptive(model, data, optimiser, advance, accepted_only, settings, stop_below or 0.0)
+        left, control = yield from adaptive(model, data, optimiser, advance, accepted_only, settings, stop_below or 0.0)
+        if restart is not None and control.falls and control.share < 1 - control.close:
+            restart()
+            yield from _fixed(model, data, shuffle, step, follow, settings, control, least, left)
         return
     done, epochs = 0, epochs if settings.epochs is None else settings.epochs
     for epoch in range(epochs):
@@ -254,6 +259,51 @@ def schedule_steps(
                 follow((yield Step(done, (epoch + 1, epochs), 1 / len(batches), stop_below=stop_below)), every)
 
 
+def _fixed(
+    model: Repairable,
+    data: Data,
+    shuffle: np.random.Generator,
+    step: Callable[[Tensor], None],
+    follow: Callable[[Evaluation, int | None], None],
+    settings: Any,
+    control: Control,
+    least: int,
+    left: int,
+) -> Steps:
+    """The further steps of a run that ended where performance did not hold: the paper's schedule, from the original network again.
+
+    Short trials that keep performance at every evaluation may find no way to a smaller gap. A loss that includes the task has one through
+    states whose performance is too low, from which it recovers. The evaluations that are left are spent on it.
+    """
+    limits = _least_performance(data, 0.0)
+    while left > 0:
+        batches = list(model.batches(shuffle, settings.batch, least))
+        every = max(1, len(batches) // EVALS_PER_EPOCH)
+        for k, rows in enumerate(batches):
+            step(rows)
+            if (k + 1) % every or not left:
+                continue
+            left -= 1
+            progress = (settings.max_steps - left, settings.max_steps)
+            evaluation = yield Step(0, progress, trial=True)
+            follow(evaluation, every)
+            share = control.removed(smooth_gap(data, evaluation))
+            number = round(1 / STEP_SHARE) if abs(1 - share) <= control.close else int(np.floor(share / STEP_SHARE + 0.5))
+            holds = all(np.array([result.performance for result in evaluation.each]) >= limits)
+            if holds and number >= control.number and control.share < share <= 1 + control.close:
+                control.number, control.share = number, share
+                yield Step(number, progress, 100 * STEP_SHARE, seen=evaluation)
+
+
+def _least_performance(data: Data, stop_below: float) -> FloatArray:
+    """The minimum performance of each label: the goal's, or halfway between chance and the original's; never above the original's."""
+    original = np.array([result.performance for result in data.start.each])
+    halfway = (original + CHANCE_PERFORMANCE) / 2
+    least = halfway if data.least is None else np.where(np.isnan(data.least), halfway, data.least)
+    limits: FloatArray = np.minimum(np.maximum(least, stop_below), original)
+    return limits
+
+
 def adaptive(
     model: Repairable,
     data: Data,
@@ -262,16 +312,14 @@ def adaptive(
     follow: Callable[[Evaluation, bool, bool], None],
     settings: Any,
     stop_below: float = 0.0,
-) -> Steps:
+) -> Generator[Step, Evaluation, tuple[int, Control]]:
     """The steps of fine-tuning whose trials are run by `advance`, which returns False when there are no more epochs.
+
+    It returns the number of evaluations that are left, and the state of the control.
 
     `follow` gets the evaluation of every trial, whether it was accepted, and whether the gap hardly decreased.
     """
-    # The minimum performance (labels,): the goal's; without one, halfway between chance and the original, and never above the original's.
-    original = np.array([result.performance for result in data.start.each])
-    halfway = (original + CHANCE_PERFORMANCE) / 2
-    least = halfway if data.least is None else np.where(np.isnan(data.least), halfway, data.least)
-    least = np.minimum(np.maximum(least, stop_below), original)
+    least = _least_performance(data, stop_below)
     start, signed = smooth_gap(data, data.start), len(data.labels) == 1 and len(data.labels[0].attribute.levels) == 2
     coarse = float(np.abs(data.functional(data.start)[1]).max()) / max(abs(start), ZERO_GAP)
     control = Control(settings.learning_rate, start, signed, not data.moving, coarse, done=not abs(start) > 0)
@@ -294,4 +342,5 @@ def adaptive(
             model.restore()
         follow(evaluation, accepted, slow)
         if not more or control.done:
-            return
+            return settings.max_steps - trial, control
+    return 0, control
