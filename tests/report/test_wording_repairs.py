@@ -44,6 +44,7 @@ def _judgement(outcome: Outcome, *gaps: JudgedGap, **changes: object) -> Judgeme
         performance_change=_estimate(-0.008),
         performance_limit=0.578,
         harms=(),
+        possible_harms=(),
         changed=40,
         patients=300,
         patients_needed=None,
@@ -159,7 +160,10 @@ def test_a_difference_that_may_only_have_changed_sides_is_said_to():
             "the smallest difference in sensitivity with balanced accuracy at most 2.0 points below the original's "
             "(55.4% on the repair set)",
         ),
-        (paper_goal("eod", "f1", 0.4, 0.05), "a difference in sensitivity of at most 5.0 points with F1 of at least 40.0%"),
+        (
+            paper_goal("eod", "f1", min_performance=0.4, max_gap=0.05),
+            "a difference in sensitivity of at most 5.0 points with F1 of at least 40.0%",
+        ),
     ],
 )
 def test_a_goal_in_words(goal: Goal, words: str):

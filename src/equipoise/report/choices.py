@@ -12,7 +12,7 @@ from equipoise.report.text import Span, amount, number, percent, sentence, short
 from equipoise.report.wording import repairs as words
 from equipoise.report.wording.names import PERFORMANCE_WORDS, GroupNames, gap_words
 
-MOST_COLUMNS = 4  # groups with columns of their own; of more, the one that changes most
+MOST_COLUMNS = 3  # groups with columns of their own; of more, the one with most errors
 WIDE_OPTIONS = 140  # columns of a terminal
 LETTER = 5.8  # the width of a letter in a figure
 LEAST_REACH = 0.02  # of the axes of the figure
@@ -25,11 +25,15 @@ def options_table(repair: Comparison, called: GroupNames, *, brief: bool = False
     """
     goal, unit = repair.goal, words.error_unit(repair)
     groups = [balance.group for balance in repair.options[0].balances if balance.group is not None]
-    shown: list[str | None] = [None, *(groups if len(groups) <= MOST_COLUMNS else [])]
+    few = len(groups) <= MOST_COLUMNS
 
     def errors(option: Option, side: str) -> list[Cell]:
         of_group = {balance.group: getattr(balance, f"{side}_after") for balance in option.balances}
-        return [Cell("too few" if math.isnan(of_group[group]) else amount(of_group[group], "thousand0")) for group in shown]
+        cells = {group: Cell("too few" if math.isnan(value) else amount(value, "thousand0")) for group, value in of_group.items()}
+        if few:
+            return [cells[group] for group in (None, *groups)]
+        most = max(groups, key=lambda group: -1.0 if math.isnan(of_group[group]) else of_group[group])
+        return [cells[None], Cell(cells[most].words, means=(Span(called.full(most)),))]
 
     rows = []
     for option in repair.options:
@@ -38,7 +42,7 @@ def options_table(repair: Comparison, called: GroupNames, *, brief: bool = False
         gap = Cell(amount(option.gap.value, "points")) if brief else Cell(value=replace(option.gap, few=False), kind="points")
         values = (gap, Cell(value=option.performance))
         rows.append((name, *values, *errors(option, "missed"), *errors(option, "alarms"), needs))
-    named = [Column("all" if group is None else (Span(called.full(group)),)) for group in shown]
+    named = [Column("all"), *(Column((Span(called.full(group)),)) for group in groups)] if few else [Column("all"), Column("highest")]
     phone = [
         [Column(column.head, f"{kind}\n{doc.text_of(column.head)}", "part" if k == 0 else "") for k, column in enumerate(named)]
         for kind in ("missed", "alarms")
@@ -48,7 +52,7 @@ def options_table(repair: Comparison, called: GroupNames, *, brief: bool = False
         Column("Largest difference", "difference"),
         Column(sentence(PERFORMANCE_WORDS[goal.performance]), least=WIDE_OPTIONS),
     ]
-    over = [("", 2, ""), ("Missed findings", len(shown), "part"), ("False alarms", len(shown), "part"), ("", 1, "part")]
+    over = [("", 2, ""), ("Missed findings", len(named), "part"), ("False alarms", len(named), "part"), ("", 1, "part")]
     intervals = "" if brief else f", with {percent(repair.settings.level)} intervals"
     caption = f"Per 1,000 {unit}; the difference in {gap_words(goal.measure)} in points{intervals}"
     return table(

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from equipoise.report.text import plural
-from equipoise.report.wording.names import performance_words
+from equipoise.report.text import amount, plural
+from equipoise.report.wording.names import gap_words, performance_words
 
 if TYPE_CHECKING:
     from equipoise.methods import Note
@@ -120,11 +120,13 @@ def _reached(part: str, value: float, n: Numbers) -> str:
 
 
 def _expected(measure: str, n: Numbers) -> str:
-    """The expected effect of a step: gap, performance with its standard error, and the price for groups."""
-    performance = f"{performance_words(n['performance_of'])} {n['performance']:+.3f} (standard error {n['performance_error']:.3f})"
-    price = f"; largest loss of a group {n['fall']:.3f}" if n["fall"] > TINY_RATE else ""
-    alarms = f"; false positive rate of a group up by {n['rise']['fpr']:.3f}" if n["rise"]["fpr"] > TINY_RATE else ""
-    return f"expected |{measure}| {n['gap_before']:.3f} -> {n['gap']:.3f}, {performance}{price}{alarms}"
+    """The expected effect of a step: the difference, performance with its standard error, and the price for groups."""
+    sizes = f"from {amount(n['gap_before'], 'size')} to {amount(n['gap'], 'size')} points"
+    error = f"(standard error {amount(n['performance_error'], 'size')})"
+    performance = f"{performance_words(n['performance_of'])} changes by {amount(n['performance'], 'points')} points {error}"
+    price = f"; a group loses up to {amount(n['fall'], 'size')} points" if n["fall"] > TINY_RATE else ""
+    alarms = f"; a group's false positive rate rises by {amount(n['rise']['fpr'], 'size')} points" if n["rise"]["fpr"] > TINY_RATE else ""
+    return f"the expected difference in {gap_words(measure)} goes {sizes}, {performance}{price}{alarms}"
 
 
 def _expected_gain(measure: str, n: Numbers) -> str:
@@ -133,7 +135,8 @@ def _expected_gain(measure: str, n: Numbers) -> str:
 
 def _nothing_to_repair(measure: str, n: Numbers) -> str:
     most = "" if n["max_gap"] is None else f", or what exceeds {n['max_gap']:g}," if n["max_gap"] else ""
-    least = f"from {n['rows']:,} rows, the expected |{measure}| of the original model is {n['gap_before']:.3f}"
+    expected = f"the expected difference in {gap_words(measure)} of the original model is {amount(n['gap_before'], 'size')} points"
+    least = f"from {n['rows']:,} rows, {expected}"
     return f"nothing to gain: {least}, and no change of the groups' rates can be expected to reduce it{most} by half a point"
 
 
@@ -149,7 +152,7 @@ def _declined(measure: str, n: Numbers) -> str:
     }
     reasons = ", ".join(f"{count:,} {lacking[what]}" for what, count in n["lack"].items() if count)
     if not reasons:
-        return f"the original was kept; its expected |{measure}| is {n['gap_before']:.3f}"
+        return f"the original was kept; its expected difference in {gap_words(measure)} is {amount(n['gap_before'], 'size')} points"
     return f"the original was kept, since every step was ruled out: {reasons}; the nearest: {_expected(measure, n)}"
 
 

@@ -130,7 +130,8 @@ def chosen_words(comparison: Comparison) -> str:
     [*chosen] = (option for option in comparison.options if option.chosen)
     notes = comparison.result.candidate.why
     why = why_words([note for note in notes if note.kind != "best_of_methods"] or notes)
-    return f"Chosen: {chosen[0].name if chosen else comparison.result.name}. Why: {why}."
+    name = chosen[0].name if chosen and chosen[0].name in OPTION_WORDS else method_words(comparison.result)
+    return f"Chosen: {name}. Why: {why}."
 
 
 def limits_words(found: RepairLimits, called: GroupNames) -> Iterator[tuple[str, ...]]:
