@@ -1,6 +1,7 @@
 """Repairs in simulated worlds whose truth is known, and of published scores on patients that were held out: rows of experiments/worlds.
 
     python experiments/worlds/worlds.py scores --out rows.csv [--seeds 2000 2300] [--workers 2] [--arms default level-up ...] [--tag now]
+    python experiments/worlds/worlds.py verdicts --out rows.csv          # the same, judged on test sets: is harm true where it is found?
     python experiments/worlds/worlds.py networks --out rows.csv          # small networks: worlds whose network is trained here
     python experiments/worlds/worlds.py larrazabal --out rows.csv        # 13 findings, networks trained on one sex; EQUIPOISE_DATA
     python experiments/worlds/worlds.py chexnet --out rows.csv           # 14 findings, by sex and by view
@@ -221,18 +222,26 @@ def run_arms(rows: Any, cut: float | None, arms: Arms, judged: Judged, model: An
     return found
 
 
-def run_scores(seed: int, arms: Arms) -> Rows:
-    """A world of scores."""
-    w = world(seed)
+def run_scores(seed: int, arms: Arms, verdicts: bool = False) -> Rows:
+    """A world of scores; with `verdicts`, each arm is also judged on a test set as large as the repair set."""
+    from equipoise import methods
+
+    w, goal = world(seed), methods.Goal("eod", allow_worse=True)
     rng = np.random.default_rng([seed, 5])
     rows = scores_of(w, rows_of(w, rng))
     truth = scores_of({**w, "rows_each": 1}, rows_of(w, rng, TRUTH))
+    test = scores_of(w, rows_of(w, rng)) if verdicts else None
     cut = None if w["threshold"] == "best" else float(score_of(w, np.float64(w["cut"])))
     before = rates_of(truth.score >= (best_cut(rows) if cut is None else cut), truth.y, truth.attribute.codes, w["groups"])
 
-    def judged(decide: Decide | None) -> dict[str, float]:
+    def judged(decide: Decide | None) -> dict[str, Any]:
         after = before if decide is None else rates_of(decide(truth), truth.y, truth.attribute.codes, w["groups"])
-        return compared(before, after, w["shares"], np.full(w["groups"], w["prevalence"]))
+        found: dict[str, Any] = compared(before, after, w["shares"], np.full(w["groups"], w["prevalence"]))
+        if decide is not None and verdicts:
+            original = best_cut(rows) if cut is None else cut
+            told = methods.judge(test, test.score >= original, test, decide(test), goal, source="held-out")
+            found |= {"verdict": str(told.outcome), "possible_harm": bool(told.possible_harms), "harms": len(told.harms)}
+        return found
 
     return [{"part": "scores", **_told(w), **row} for row in run_arms(rows, cut, arms, judged)]
 
@@ -318,8 +327,10 @@ def published(part: str) -> Iterator[tuple[pd.DataFrame, dict[str, Any], dict[st
 
 def run_one(part: str, seed: int, arms: Arms) -> Rows:
     """The rows of one world, or of one split of a published data set."""
-    if part in ("scores", "networks"):
-        return (run_scores if part == "scores" else run_networks)(seed, arms)
+    if part in ("scores", "verdicts"):
+        return run_scores(seed, arms, verdicts=part == "verdicts")
+    if part == "networks":
+        return run_networks(seed, arms)
     return [row for frame, about, roles, cut in published(part) for row in run_published(frame, about, roles, cut, seed, arms)]
 
 
@@ -344,9 +355,8 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
     """What each arm did, per part: how often it acted, and what happened to patients."""
 
     def told(some: pd.DataFrame) -> pd.Series:
-        gap, null = some["gap_before"], some["gap"] == 0
-        real, harm = some[~null], some[some["outcome"] == "harm"]
-        true_harm = (harm["loss"] > LOSS) | (harm["gap_after"] > harm["gap_before"]) | (harm["fall"] > 0)
+        gap, null = some["gap_before"], some["gap"] == 0  # a design without a gap; published scores have no design
+        real = some[~null]
         return pd.Series(
             {
                 "runs": len(some),
@@ -360,8 +370,6 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
                 "sensitivity of a group falls by 2 points": (some["fall"] > POINTS).mean(),
                 "false alarms of a group rise by 10 points": (some["alarms"] > BOUND).mean(),
                 "largest rise of false alarms": some["alarms"].max(),
-                "`harm`": len(harm),
-                "of these no true harm": int((~true_harm).sum()),
             }
         )
 
@@ -381,7 +389,7 @@ def written(rows: pd.DataFrame) -> str:
             else f"{row[name]:.1%}"
             if name in shares
             else f"{row[name]:.0f}"
-            if name in ("runs", "`harm`", "of these no true harm")
+            if name == "runs"
             else f"{row[name]:.4f}"
             if isinstance(row[name], float)
             else str(row[name])
@@ -393,7 +401,7 @@ def written(rows: pd.DataFrame) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=["scores", "networks", "larrazabal", "chexnet", "summary"])
+    parser.add_argument("part", choices=["scores", "verdicts", "networks", "larrazabal", "chexnet", "summary"])
     parser.add_argument("files", nargs="*", type=Path)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--seeds", type=int, nargs=2, default=None, help="first seed, and the one after the last")
@@ -411,7 +419,7 @@ def main() -> None:
         start, end = page.index(MARKS[0]) + len(MARKS[0]), page.index(MARKS[1])
         given.write.write_text(f"{page[:start]}\n{text}\n{page[end:]}")
         return
-    seeds = range(*(given.seeds or {"scores": (2000, 2300), "networks": (3000, 3060)}.get(given.part, (0, 2))))
+    seeds = range(*(given.seeds or {"scores": (2000, 2300), "verdicts": (2000, 2100), "networks": (3000, 3030)}.get(given.part, (0, 2))))
     arms = tuple(given.arms or (["default", "default, without the group"] if given.part == "networks" else ARMS))
     run_all(given.part, seeds, arms, given.workers, given.tag, given.out or Path(f"{given.part}.csv"))
 

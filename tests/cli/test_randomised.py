@@ -12,8 +12,8 @@ from support.command import ran
 from support.facts import says
 
 ROLES = ("--label", "y", "--score", "p", "--group", "sex", "--reference", "M")
-FREELY = ("--allow-worse", "--set", "goal.max_rise.fpr=1", "--set", "goal.max_rise.selection=1")  # whatever it costs a group
-METHOD = ("--method", "equalised-odds", "--threshold", 0.5, "--max-loss", 0.2, *FREELY)
+# Chosen in-sample, whatever it costs a group.
+METHOD = ("--method", "equalised-odds", "--threshold", 0.5, "--max-loss", 0.2, "--set", "goal.selection=paper")
 
 
 def _frame(rows: int = 800) -> pd.DataFrame:
