@@ -62,6 +62,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--version", required=True, help="before or after")
     given, rows = parser.parse_args(), []
+    given.out.mkdir(parents=True, exist_ok=True)
     for name, (scores, cuts) in networks(Path(os.environ["EQUIPOISE_DATA"])).items():
         audit = eq.audit(scores, threshold=cuts)
         for label, own in audit.labels.items():
