@@ -71,7 +71,13 @@ def row_edits() -> Iterator[tuple[str, Callable[[pd.DataFrame], pd.DataFrame]]]:
     yield "a row removed", lambda rows: rows.iloc[1:].reset_index(drop=True)
     yield "a period removed", lambda rows: rows[rows["period"] != rows["period"].iloc[-1]]
     yield "rows in another order", lambda rows: rows.iloc[::-1].reset_index(drop=True)
-    yield "a number changed", lambda rows: rows.assign(s1=rows["s1"] + (np.arange(len(rows)) == 1))
+    yield "a number changed", _raised
+
+
+def _raised(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows with a count or sum of the second one raised."""
+    column = rows.select_dtypes("float").columns[0]
+    return rows.assign(**{column: rows[column] + (np.arange(len(rows)) == 1)})
 
 
 def changed_cell(rows: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
