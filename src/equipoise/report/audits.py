@@ -88,7 +88,10 @@ def gap_table(
                 p = [p_value_words(gap.p_adjusted) or "—" for gap in sides]
                 before = (Span(p[0], "value"), " ", Span(f"[{p_value_words(last.p_value)}]", "span"))
                 row.append(Cell((Span(span(last.simultaneous_low, last.simultaneous_high, "points"), "span"),)))
-                row += [Cell(" → ".join(p) if len(sides) > 1 else before), Cell(amount(last.detectable, "detectable"))]
+                row += [
+                    Cell((" → ".join(p) if set(p) != {"—"} else "—") if len(sides) > 1 else before),
+                    Cell(amount(last.detectable, "detectable")),
+                ]
             rows.append(tuple(row))
         blocks.append(Block(rows, gap_words(measure), means(measure)))
     scale = Scale.of([gap for rows in gaps.values() for sides in rows for gap in sides], "points")
