@@ -120,3 +120,13 @@ def test_a_rule_for_the_originals_scores_is_taken_without_the_methods(run, score
     assert says(run(*command, "--choose", "levelup").err, "'level up'")
     assert run(*command, "--choose", "single-threshold").code == 0
     assert (tmp_path / "rule" / "rule.json").read_text() == first
+
+
+def test_a_rule_is_not_judged_on_the_rows_that_it_was_fitted_to(run, scores, tmp_path):
+    command = ("debias", "scores.csv", *ROLES, "--method", "group-thresholds", "--test", "cross", "--out", "rule")
+    ran = run(*command, "--verbose")
+    assert ran.code == 0, ran.err
+    assert "smallest gap" not in ran.out
+    ran = run(*command, "--choose", "smallest gap")
+    assert (ran.code, says(ran.err, "smallest gap", "--method", "group-thresholds")) == (2, True)
+    assert run(*command, "--choose", "original").code == 0

@@ -44,3 +44,13 @@ def test_the_flag_of_a_boolean_takes_no_value(arguments: list[str], expected: tu
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
     assert [(d.colour, d.frame, d.width) for d in drawn] == [expected]
+
+
+def test_one_value_of_a_list_needs_no_brackets(run, tmp_path):
+    rows = "".join(f"{k % 2},{(3 * k) % 10 / 10},{'FM'[k // 2 % 2]}\n" for k in range(200))
+    (tmp_path / "t.csv").write_text("y,p,sex\n" + rows)
+    command = ("audit", "t.csv", "--label", "y", "--score", "p", "--group", "sex", "--json")
+    one = run(*command, "--set", "audit.primary=eod")
+    assert one.code == 0, one.err
+    assert one.out == run(*command, "--set", 'audit.primary=["eod"]').out
+    assert run(*command, "--set", "audit.thresholds=0.1:0.3").code == 0  # one text, which is a range

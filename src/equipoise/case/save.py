@@ -20,6 +20,7 @@ import pandas as pd
 from equipoise import methods, models, report
 from equipoise.case import schema
 from equipoise.case.case_audit import Bars, no_bars
+from equipoise.case.case_file import CROSS
 from equipoise.case.folder import CANDIDATES, INDEX, LABELS_SCHEMA, WEIGHT_FILES, check_folder, filling, recover, written_by_run
 from equipoise.case.schema import OWN_NETWORK, RUN, SavedModel, ServedInputs
 from equipoise.case.verify import verify
@@ -243,6 +244,9 @@ def fits_choice(folder: Path, name: str, made_from: Mapping[str, object]) -> str
     index = recover(folder) / CANDIDATES / INDEX
     if name not in (ORIGINAL, *RULES) or (index.is_file() and name in json.loads(index.read_text(encoding="utf-8"))):
         return ""
+    if name in RULES and dict(cast(Any, made_from.get("repair", {}))).get("test") == CROSS:
+        named = " ".join(f"--method {method}" for method in RULES.values())
+        raise BadInput(f"nested cross-fitting judges methods, and {name!r} is none. Name it as one: {named}")
     inside = [folder] if (folder / RUN).is_file() else sorted(path.parent for path in folder.glob(f"*/{RUN}"))
     if inside:
         _check_made_from(folder, verify(inside[0]).run, made_from)

@@ -127,7 +127,9 @@ def _add_settings(values: dict[str, Any], kind: type[Specification], sets: Itera
         for key in keys[:-1]:
             at[key] = dict(at[key]) if isinstance(at.get(key), Mapping) else {}
             at = at[key]
-        at[keys[-1]] = given[0] if len(given) == 1 else given
+        field = fields_of(kind, section).get(keys[0])
+        a_list = field is not None and len(keys) == 1 and str(field.annotation).startswith("tuple[") and isinstance(given[0], str)
+        at[keys[-1]] = given[0] if len(given) == 1 and not a_list else given
 
 
 def _read_setting(text: str, field: FieldInfo | None) -> Any:

@@ -67,7 +67,9 @@ def options_of(
     valid, goal = original.valid, candidates[chosen].candidate.goal
     named = [(KEEP_ORIGINAL, original)]
     cut = original.candidate.rule.shared
-    if valid is not None and cut is not None and not original.candidate.rule.argmax:
+    # On the rows that they were fitted to (`repair.test = "cross"`), rules would look better than they are.
+    apart = valid is not None and not np.array_equal(valid.score, original.test.score)
+    if valid is not None and apart and cut is not None and not original.candidate.rule.argmax:
         for name, method in RULES.items():
             with suppress(EquipoiseError):  # this rule cannot be fitted to these rows, or not for this measure
                 keeps = {"keep": Goal(goal.measure).keep} if name == LEVEL_UP else {}
