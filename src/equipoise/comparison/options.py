@@ -67,7 +67,7 @@ def options_of(
     valid, goal = original.valid, candidates[chosen].candidate.goal
     named = [(KEEP_ORIGINAL, original)]
     cut = original.candidate.rule.shared
-    # On the rows that they were fitted to (`repair.test = "cross"`), rules would look better than they are.
+    # On the rows that they were fitted to (`repair.test = "cross"`), rules would seem better than they are.
     apart = valid is not None and not np.array_equal(valid.score, original.test.score)
     if valid is not None and apart and cut is not None and not original.candidate.rule.argmax:
         for name, method in RULES.items():
