@@ -296,7 +296,7 @@ def test_auto_that_meets_nothing_is_told_and_is_no_error(typed):
     assert code == 0
     assert found["met"] is False
     reached = next(note for note in found["why"] if note["kind"] == "best_of_methods")["reached"]
-    assert list(reached) == ["standard", "bias-score", "level-up", "group-thresholds", "constrained", "bias-gda"]
+    assert list(reached) == ["standard", "level-up", "bias-score", "group-thresholds", "constrained", "bias-gda"]
     assert {own["measure"] for own in reached.values()} == {"eod"}
 
 
