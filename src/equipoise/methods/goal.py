@@ -145,9 +145,6 @@ class Goal(Specification):
     performance: Annotated[str, AfterValidator(_performance_name)] = setting(
         "performance to preserve: balanced_accuracy, accuracy or f1", DEFAULT_PERFORMANCE
     )
-    missed_case_worth: float | None = setting(
-        "false alarms that one missed case is worth; the performance is then net benefit", None, flag="--missed-case-worth", gt=0
-    )
     min_performance: Share | None = setting("lowest performance to accept, in place of max_loss", None)
     max_gap: Share | None = setting("largest |gap| to accept", None, flag="--max-gap", shown="as small as possible")
     keep: Annotated[dict[str, float | str], BeforeValidator(_kept)] = setting(
@@ -169,6 +166,9 @@ class Goal(Specification):
     )
     max_loss: Share | None = setting(
         "loss of performance to accept, compared with the original", None, flag="--max-loss", shown=str(DEFAULT_MAX_LOSS)
+    )
+    missed_case_worth: float | None = setting(
+        "false alarms that one missed case is worth; the performance is then net benefit", None, flag="--missed-case-worth", gt=0
     )
     threshold: Share | None = setting("threshold in use today, at which the original is evaluated", None, shown="that of best performance")
     original: float | None = setting("performance of the original, if min_performance was derived from it", None, hidden=True)
