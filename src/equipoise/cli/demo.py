@@ -58,7 +58,7 @@ def demo(
     _run(ctx, ["audit", *local, "--threshold", threshold])
     say("\n3. Centre 2 repairs it on three fifths of its patients and verifies it on the others", "bold")
     say("No method is named: the default tries several within a budget of minutes, and chooses by patients that no fit has seen.")
-    say("'original' is the network at the best threshold on the repair set, which alone reduces its gap.")
+    say("'original' is the network at the threshold of best balanced accuracy on the repair set, since none in use is named here.")
     common = ["--set", f"repair.budget={BUDGET}", "--set", "repair.test_fraction=0.4", "--set", f"repair.seed={seed}"]
     options = [*([] if onnx else ["--set", "report.onnx=false"]), "--set", "report.thumbnails=true"]
     options += ["--set", "report.title=Widened mediastinum (simulated)"]
