@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from equipoise.measures import GROUP_MEASURES
-from equipoise.report import audit_parts, in_terminal, printable, short_name
+from equipoise.report import audit_parts, in_terminal, printable, short_name, table
 from equipoise.report.text import percent
 from equipoise.report.wording.names import RATE_WORDS
 from support.audits import HOSTILE, audit_of, frame_of
@@ -19,6 +19,16 @@ def _shown(audit, width: int = 80) -> str:
     console = Console(file=io.StringIO(), width=width, force_terminal=False)
     console.print(in_terminal(audit_parts(audit, verbose=True)))
     return console.file.getvalue()
+
+
+def test_names_of_rows_stay_where_the_heads_are_longer_than_the_terminal_is_wide():
+    heads = ["Group", "AUROC with its interval", "Sensitivity in percent", "Threshold of the score", "Alarms per case", "Cheapest case"]
+    console = Console(file=io.StringIO(), width=80, force_terminal=False)
+    console.print(in_terminal([table("Prices", heads, [("women", "0.9", "71.6", "0.006", "35", "15"), ("men", "0.9", "", "", "", "29")])]))
+    lines = console.file.getvalue().splitlines()
+    assert any(line.startswith("women ") and line.rstrip().endswith("15") for line in lines)
+    assert any(line.startswith("men ") and line.rstrip().endswith("29") for line in lines)
+    assert {"Cheapest", "Threshold"} <= set(" ".join(lines).split())
 
 
 def _cells(text: str, row: str) -> list[str]:

@@ -28,7 +28,7 @@ from equipoise.comparison.options import RULES, Option, options_of
 from equipoise.data import Cohort, Identities, LabelKind, Rows, Scores, check_apart, check_cohort
 from equipoise.disk import sha256, sha256_of, without_folders
 from equipoise.errors import BadInput, Misuse, pick, raise_all
-from equipoise.measures import Audit, AuditSpec, Baseline, Cells, Gap, Rule, Threshold, choose_rule, largest_gap
+from equipoise.measures import Audit, AuditSpec, Baseline, Cells, Gap, LabelAudit, Rule, Threshold, choose_rule, largest_gap
 from equipoise.methods import (
     DEFAULT_MEASURE,
     IN_USE,
@@ -125,6 +125,7 @@ class Comparison:
     baseline: Baseline | None = None  # a simple model on the same inputs; None if it was not fitted
     together: int = 1  # number of labels repaired together, over which simultaneous intervals hold
     forced: bool = False  # the repair was run although a cell has too few patients for any claim
+    audited: list[tuple[ScoredCandidate, LabelAudit]] = field(default_factory=list, repr=False)  # shared by what `choose` gives
     _cache: list[Findings] = field(default_factory=list, init=False, repr=False)
     _options: list[Option] = field(default_factory=list, init=False, repr=False)
 
@@ -166,7 +167,8 @@ class Comparison:
     def measured(self, progress: Progress | None = None) -> Findings:
         """`found`, with progress reported while it is computed."""
         if not self._cache:
-            self._cache.append(find(self.original, self.candidates, self.chosen, self.settings, self.together, self.forced, progress))
+            about = self.settings, self.together, self.forced, self.audited, progress
+            self._cache.append(find(self.original, self.candidates, self.chosen, *about))
         return self._cache[0]
 
     @property

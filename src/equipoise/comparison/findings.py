@@ -114,6 +114,10 @@ class ScoredCandidate:
         held = self.candidate.held_out
         return held if held is not None and held.nested else None
 
+    def decides_as(self, other: "ScoredCandidate") -> bool:
+        """Whether both are the same rule on the same scores, whatever they are called and why they were chosen."""
+        return self.test is other.test and self.candidate.rule is other.candidate.rule and self.nested is other.nested
+
     @property
     def rule(self) -> Rule:
         """The rule as it is tested."""
@@ -271,13 +275,15 @@ def find(
     settings: AuditSpec,
     labels: int = 1,
     forced: bool = False,
+    audited: list[tuple[ScoredCandidate, LabelAudit]] | None = None,
     progress: Progress | None = None,
 ) -> Findings:
     """The findings on the test set: the original and each candidate audited once, in that order, and each candidate judged.
 
     `labels` is the number of labels repaired together, over which simultaneous intervals hold; `forced` means that a cell has too few
-    patients for any claim.
+    patients for any claim. `audited` holds what was audited before, and receives the other audits.
     """
+    audited = [] if audited is None else audited
     entries, result, audits = (original, *candidates), candidates[chosen], list[LabelAudit]()
     for tried in entries:
         if not np.array_equal(original.test.ids, tried.test.ids) or not np.array_equal(original.test.y, tried.test.y):
@@ -287,7 +293,11 @@ def find(
             )
     for tried in entries:
         spec = settings.changed(also=(tried.candidate.goal.measure,))
-        audits.append(measures.audit_labels({"": tried.test}, {"": tried.rule}, spec).only)
+        known = next((audit for other, audit in audited if other.decides_as(tried)), None)
+        if known is None:
+            known = measures.audit_labels({"": tried.test}, {"": tried.rule}, spec).only
+            audited.append((tried, known))
+        audits.append(known)
         if progress is not None:
             progress(len(audits), len(entries))
     shown = measures.shown_scores(original.test, settings.min_patients, settings.intersections)

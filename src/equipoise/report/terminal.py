@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from textwrap import wrap
 from typing import Any
 
 from rich import box
@@ -60,12 +61,17 @@ class _FittedTable:
                     style = "yellow" if unknown else "bold" if "shown" in cell.style else ""
                     rows[-1] += [RichText("" if cell.wide > 1 else cell_text(cell), style=style), *[RichText()] * (cell.wide - 1)]
             room = width
+            named = [column.short if table.over and column.short else text_of(column.head) for column in table.columns]
+            cells_of = [[row[place].plain for row in rows if place < len(row)] for place in range(len(named))]
+            least = max((len(word) for cell in cells_of[0] for word in cell.split()), default=0)
+            if least + sum(3 + max(map(len, (name, *cells))) for name, cells in zip(named[1:], cells_of[1:], strict=True)) > width:
+                # Heads take several lines before the names of the rows lose their place.
+                named = ["\n".join(wrap(name, max(map(len, (*cells, *name.split()))))) for name, cells in zip(named, cells_of, strict=True)]
             for place, column in enumerate(table.columns):
                 text, own = place == 0 or "text" in column.style, each if place else None
                 if kept[place]:
-                    named = column.short if table.over and column.short else text_of(column.head)
-                    head, side = RichText(named, overflow="fold"), "left" if text else "right"
-                    shown = [head.plain, *(row[place].plain for row in rows if place < len(row))]
+                    head, side = RichText(named[place], overflow="fold"), "left" if text else "right"
+                    shown = [*named[place].split("\n"), *cells_of[place]]
                     longest = max(len(part) for line in shown for part in (line.split() or [""] if text else [line]))
                     narrow = longest if "narrow" in column.style else None
                     room -= longest + 3 if place else 0
