@@ -292,7 +292,9 @@ def outcomes_words(judgements: Mapping[str, Judgement], kind: str = "labels") ->
 
 def _performance_change(judgement: Judgement) -> str:
     before, after, change = judgement.performance_before.value, judgement.performance_after.value, judgement.performance_change
-    words = f"{performance_words(judgement.performance)} {'fell' if after < before else 'went'} from {amount(before)} to {amount(after)}"
+    shown = amount(before), amount(after)
+    moved = f"stayed at {shown[0]}" if len({*shown}) == 1 else f"{'fell' if after < before else 'went'} from {shown[0]} to {shown[1]}"
+    words = f"{performance_words(judgement.performance)} {moved}"
     if judgement.source == "cross-fitted":
         return f"{words}, a change of {amount(change.value, 'points')} ({span(change.low, change.high, 'points')}) points"
     return words
