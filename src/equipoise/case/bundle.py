@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from equipoise import data, models
-from equipoise.case.schema import OWN_NETWORK, PREDICTOR_SCORE, Run, SavedModel, SavedPredictor, ServedImages
+from equipoise.case.schema import OWN_NETWORK, PREDICTOR_SCORE, Run, SavedModel, SavedPredictor, ServedImages, ServedInputs
 from equipoise.case.verify import Verified, verify
 from equipoise.data import Attribute, Cohort, FeatureTable, FloatArray, Scores, Transform
 from equipoise.disk import sha256
@@ -165,7 +165,7 @@ class Bundle:
             return self._with_decisions(pd.DataFrame({"id": rows.ids}), scores, seed, columns)
         recorded, kept, features, columns = self.run.inputs, np.arange(len(rows)), None, {}
         _check_images(self.run, images is not None, self.folder)
-        attributes = groups_of(rows, self.groups, name, recorded.bins)
+        attributes = groups_of(rows, self.groups, name, recorded)
         if recorded.width is not None:
             raise BadInput(f"the network in {self.folder} was repaired on arrays, which have no columns. Give a cohort: Cohort.from_arrays")
         image = None
@@ -248,7 +248,7 @@ class Bundle:
             raise BadInput(*problems, source=name, advice=f"The columns are: {', '.join(columns)}.")
         twice = [c for c in (column, *features) if columns.count(c) > 1]
         raise_all([f"column {c!r} is there more than once. Rename all but one." for c in twice], name)
-        score, _, problems = data.read_score_column(frame[column], column, recorded.logits)
+        score, _, problems = data.read_score_column(data.without_texts(frame[column], recorded.missing), column, recorded.logits)
         raise_all(problems, name)
         return score, FeatureTable(frame[features].reset_index(drop=True)) if features else None
 
@@ -419,8 +419,8 @@ def _check_images(run: Run, images: bool, folder: Path) -> None:
         raise BadInput(f"the network in {folder} takes images. Name their folder: --images xrays/")
 
 
-def groups_of(frame: pd.DataFrame, columns: Sequence[str], source: str, bins: dict[str, data.Bins]) -> tuple[Attribute, ...]:
-    """The groups of new rows in the columns that a rule needs, binned as in the repair. Rows may all be of one group, or have none."""
+def groups_of(frame: pd.DataFrame, columns: Sequence[str], source: str, how: ServedInputs) -> tuple[Attribute, ...]:
+    """The groups of new rows in the columns that a rule needs, read as in the repair. Rows may all be of one group, or have none."""
     if missing := [column for column in columns if column not in frame.columns]:
         raise BadInput(
             f"the rule decides by group and needs the column{'s' if len(missing) > 1 else ''} {', '.join(map(repr, missing))}; "
@@ -428,7 +428,8 @@ def groups_of(frame: pd.DataFrame, columns: Sequence[str], source: str, bins: di
             "such as bias-gda.",
             source=source,
         )
-    return tuple(Attribute.of_new_rows(frame[column], column, bins.get(column)) for column in columns)
+    found = {column: data.without_texts(frame[column], how.missing) for column in columns}
+    return tuple(Attribute.of_new_rows(values, column, how.bins.get(column)) for column, values in found.items())
 
 
 def identifiers(

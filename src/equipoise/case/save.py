@@ -66,6 +66,8 @@ def inputs_of(rows: Rows, columns: Columns | None = None, **names: Any) -> Serve
     """How new rows are prepared like these, which were read with these columns; `names` change some: score, view and image_column."""
     known: dict[str, Any] = {} if columns is None else columns.model_dump(include=SERVED_COLUMNS, exclude_unset=True)
     known |= {"group": [a.name for a in rows.attributes], "bins": {a.name: a.bins for a in rows.attributes if a.bins is not None}} | names
+    if texts := rows.attributes[0].missing_texts:
+        known["missing"] = texts
     if isinstance(rows, Scores):
         return ServedInputs(**known, features=() if rows.features is None else tuple(map(str, rows.features.frame.columns)))
     if (preprocessing := rows.source.to_dict()) is not None:

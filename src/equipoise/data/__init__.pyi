@@ -17,6 +17,7 @@ from .cohort import split as split
 from .column_values import UNKNOWN as UNKNOWN
 from .column_values import read_identifiers as read_identifiers
 from .column_values import read_score_column as read_score_column
+from .column_values import without_texts as without_texts
 from .columns import CONFLICTS as CONFLICTS
 from .columns import Columns as Columns
 from .columns import LabelKind as LabelKind

@@ -212,6 +212,7 @@ class Attribute:
     varied: int = 0  # patients of the whole table with more than one recorded group
     conflicts: str = "row"  # the rule of CONFLICTS that was applied to them
     intersection: bool = False  # of several attributes
+    missing_texts: tuple[str, ...] = ()  # that were read as missing in its table
 
     def __repr__(self) -> str:
         counts = np.bincount(self.codes[self.codes >= 0], minlength=len(self.levels))

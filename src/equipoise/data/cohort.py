@@ -92,6 +92,8 @@ class Cohort(Grouped):
         turns 007 into 7. `bins={"age": [40, 60, 80]}` makes groups of a column of numbers. Each row has its own group: `conflicts`
         sets what happens to patients who have more than one group, "row" (as recorded), "first", "majority", "blank" or "error".
 
+        `missing` are the texts that stand for a value which is not known, such as "?": in every column with a role but ids and patients.
+
         `weight` names a column of sample weights, used by audits and post-processing and never as an input.
         """
         check_frame("Cohort.from_frame", frame)
@@ -110,6 +112,7 @@ class Cohort(Grouped):
         labels: Sequence[str] | None = None,
         classes: Sequence[object] | None = None,
         bins: Sequence[float] | None = None,
+        missing: Sequence[object] = (),
         conflicts: str = "row",
         weights: object = None,
         dates: object = None,
@@ -120,7 +123,7 @@ class Cohort(Grouped):
         - `inputs`: a tensor or an array (n, ...); `y`: labels, 0 or 1; `groups`: names; `patients`: ids; `weights`, `dates`: of each row.
         - `reference`: the privileged group; `attribute`: what the groups are called.
         - `labels`: names of the columns of y (n, labels); `classes`: values of y in the order of the network's outputs.
-        - `bins`: edges that cut groups that are numbers, such as an age; `conflicts`: as in `from_frame`.
+        - `bins`: edges that cut groups that are numbers, such as an age; `missing`, `conflicts`: as in `from_frame`.
         """
         import torch  # only here: a table or a file of scores needs no tensor
 
@@ -134,7 +137,9 @@ class Cohort(Grouped):
             raise BadInput("give labels=[...] with an array (n, L) of 0 and 1, or classes=[...] with one class per row, not both")
         arrays = {"label": y, "group": groups, "patient": patients, "weight": weights, "date": dates}
         frame, roles = frame_from_arrays(arrays, attribute, bins, labels)
-        read = read_columns(frame, Columns(**roles | {"reference": reference, "conflicts": conflicts, "classes": classes}))
+        read = read_columns(
+            frame, Columns(**roles | {"reference": reference, "missing": missing, "conflicts": conflicts, "classes": classes})
+        )
         try:
             tensor = torch.as_tensor(inputs)
         except (TypeError, ValueError, RuntimeError) as error:
@@ -397,6 +402,7 @@ class Scores(Grouped):
         patients: object = None,
         attribute: str = "group",
         bins: Sequence[float] | None = None,
+        missing: Sequence[object] = (),
         conflicts: str = "row",
         weights: object = None,
         dates: object = None,
@@ -406,7 +412,7 @@ class Scores(Grouped):
 
         - `y`: labels, 0 or 1; `score`: in [0, 1]; `groups`: names; `patients`: ids; `weights`, `dates`: of each row.
         - `reference`: the privileged group; `attribute`: what the groups are called.
-        - `bins`: edges that cut groups that are numbers; `conflicts`: as in `Cohort.from_frame`.
+        - `bins`: edges that cut groups that are numbers; `missing`, `conflicts`: as in `Cohort.from_frame`.
 
         >>> Scores.from_arrays([1, 0, 1, 0], [0.9, 0.2, 0.4, 0.3], ["F", "F", "M", "M"], reference="M").groups.tolist()
         ['F', 'F', 'M', 'M']
@@ -419,7 +425,7 @@ class Scores(Grouped):
             raise Misuse("Scores.from_arrays", expected, misused[0] if misused else y, advice)
         arrays = {"label": y, "score": score, "group": groups, "patient": patients, "weight": weights, "date": dates}
         frame, roles = frame_from_arrays(arrays, attribute, bins)
-        return cls.from_frame(frame, reference=reference, conflicts=conflicts, name=name, **roles)
+        return cls.from_frame(frame, reference=reference, missing=missing, conflicts=conflicts, name=name, **roles)
 
     @classmethod
     def of(cls, cohort: Cohort, score: object) -> Scores:

@@ -8,6 +8,7 @@ import logging
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,19 @@ def equals(column: "pd.Series[object]", value: object) -> BoolArray:
             return np.zeros(len(column), bool)
     names = column.astype(object).map(level_name, na_action="ignore")
     return np.asarray(names.eq(level_name(value)) & column.notna(), dtype=bool)
+
+
+def without_texts(column: "pd.Series[Any]", texts: Collection[object]) -> "pd.Series[Any]":
+    """A column without these texts or numbers, which stand for values that are missing (`data.missing`).
+
+    >>> without_texts(pd.Series(["F", "?", "M"]), ["?", -9]).isna().tolist()
+    [False, True, False]
+    """
+    found = np.zeros(len(column), bool)
+    for text in texts:
+        found |= equals(column, text)
+    # Integers become objects and not floating-point numbers, which would change large ones.
+    return (column if column.dtype.kind == "f" else column.astype(object)).mask(found) if found.any() else column
 
 
 def parse_label(
@@ -164,6 +178,8 @@ def read_columns(frame: pd.DataFrame, columns: Columns, source: str = "") -> dic
                 f"column {name!r}: {affected} hold lists or records (or tensors); one value per row is needed. Use another column."
             )
     raise_all(problems, source)
+    if columns.missing:
+        frame = frame.assign(**{name: without_texts(frame[name], columns.missing) for name in columns.used if name != columns.patient})
     patient, fields = columns.patient, dict[str, Any](scores=[], weight=None, dates=None, strata=None, adjudicated=None)
     with collecting(problems):
         names, one = tuple(map(level_name, columns.classes)) or columns.label, len(columns.label) == 1
@@ -196,7 +212,8 @@ def read_columns(frame: pd.DataFrame, columns: Columns, source: str = "") -> dic
     for name, reference in zip(columns.group, columns.references, strict=True):
         with collecting(problems):
             patients = frame[patient] if patient and not patient_problems else None
-            attributes.append(Attribute.of(frame[name], name, reference, columns.bins.get(name), patients, columns.conflicts))
+            attribute = Attribute.of(frame[name], name, reference, columns.bins.get(name), patients, columns.conflicts)
+            attributes.append(replace(attribute, missing_texts=tuple(map(level_name, columns.missing))))
     problems += patient_problems
     if columns.id:
         problems += identifier_problems(frame[columns.id], columns.id, "id")

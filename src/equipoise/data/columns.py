@@ -128,6 +128,9 @@ class Columns(Specification):
     )
     positive: Any = setting("label value that counts as positive, if labels are not 0 and 1", None)
     classes: Values = setting("classes of the only label, decided by argmax, in the order of the network's outputs", (), was="--class")
+    missing: Values = setting(
+        "texts that are read as missing, as ? or NA, in every column with a role but ids and patients; inputs stay as they are", ()
+    )
     weight: Name = setting("column with sample weights (positive numbers), as of a case-control or survey sample", None)
     date: Name = setting("column with the date of each row, as in 2026-11-16, by which repair.test_after holds out later patients", None)
     conflicts: Annotated[str, one_of("rule for data.conflicts:", CONFLICTS)] = setting(
@@ -243,6 +246,15 @@ class Columns(Specification):
                 )
             with collecting(problems):
                 parse_edges(edges, name)
+        named = {"reference": self.reference, "positive": _values(self.positive), "classes": self.classes}
+        for code in self.missing:
+            if not isinstance(code, (str, int, float)) or code != code:
+                problems.append(f"missing (data.missing) must be texts or numbers, as in ['?', 'NA']; got {code!r}")
+            problems += [
+                f"{str(code)!r} is read as missing (data.missing) and is also the {role} (data.{role}). Leave it out of one of them."
+                for role, values in named.items()
+                if str(code) in map(str, values)
+            ]
         if self.conflicts != "row" and self.patient is None:
             rule = f"conflicts={self.conflicts!r}"
             advice = "Name it (patient=, --patient), or leave conflicts out."

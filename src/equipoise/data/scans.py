@@ -376,6 +376,9 @@ class _TableCoder:
         columns, problems = self.columns, list[str]()
         y, score = np.zeros((count, len(self.labels)), np.int8), np.zeros((count, len(self.labels)))
         rows: CodedRows = {"score": score, "y": y}
+        if columns.missing:
+            plain = {*columns.label, *columns.score, columns.weight, *columns.bins}
+            found = {n: column_values.without_texts(column, columns.missing) if n in plain else column for n, column in found.items()}
         for k, (label_column, score_column) in enumerate(zip(columns.label, columns.score, strict=True)):
             y[:, k], label_problems = column_values.parse_label(
                 found[label_column], label_column, columns.positive, unknown_allowed=len(self.labels) > 1
@@ -389,7 +392,7 @@ class _TableCoder:
             problems += weight_problems
         for k, group in enumerate(self.groups):
             with collecting(problems):
-                rows[f"code{k}"] = _group_codes(group, found[group.name], where).astype(np.int32)
+                rows[f"code{k}"] = _group_codes(group, found[group.name], where, columns.missing).astype(np.int32)
         if columns.patient is not None:
             with collecting(problems):
                 rows["patient"] = self._hash_patients(found[columns.patient], columns.patient, where)
@@ -504,14 +507,14 @@ class _AlikeIds:
                 self.changed.setdefault(form, set()).add(name)
 
 
-def _group_codes(group: groups.GroupCoder, values: Any, where: str) -> IntArray:
+def _group_codes(group: groups.GroupCoder, values: Any, where: str, missing: Sequence[object]) -> IntArray:
     """The code of each row of a batch: of names, an Arrow array; of numbers to be binned, a pandas column."""
     import pyarrow as pa
 
     if group.bins is not None:
         return group.add_numbers(values)
     encoded = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
-    names = groups.group_names(table_files.arrow_texts(encoded.dictionary, group.name, where))
+    names = groups.group_names(column_values.without_texts(table_files.arrow_texts(encoded.dictionary, group.name, where), missing))
     codes = group.add_names(list(names), table_files.dictionary_codes(encoded))
     if len(group.code_of) > MAX_LEVELS:
         raise BadInput(
