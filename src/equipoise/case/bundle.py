@@ -429,6 +429,7 @@ def groups_of(frame: pd.DataFrame, columns: Sequence[str], source: str, how: Ser
             source=source,
         )
     found = {column: data.without_texts(frame[column], how.missing) for column in columns}
+    found |= {column: data.merge_groups(values, how.merge) for column, values in found.items() if column not in how.bins}
     return tuple(Attribute.of_new_rows(values, column, how.bins.get(column)) for column, values in found.items())
 
 

@@ -68,6 +68,8 @@ def inputs_of(rows: Rows, columns: Columns | None = None, **names: Any) -> Serve
     known |= {"group": [a.name for a in rows.attributes], "bins": {a.name: a.bins for a in rows.attributes if a.bins is not None}} | names
     if texts := rows.attributes[0].missing_texts:
         known["missing"] = texts
+    if merged := rows.attributes[0].merged:
+        known["merge"] = dict(merged)
     if isinstance(rows, Scores):
         return ServedInputs(**known, features=() if rows.features is None else tuple(map(str, rows.features.frame.columns)))
     if (preprocessing := rows.source.to_dict()) is not None:

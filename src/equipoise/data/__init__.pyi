@@ -6,6 +6,7 @@ from .attribute import BoolArray as BoolArray
 from .attribute import FloatArray as FloatArray
 from .attribute import GroupConflicts as GroupConflicts
 from .attribute import IntArray as IntArray
+from .attribute import merge_groups as merge_groups
 from .attribute import patient_codes as patient_codes
 from .cohort import Cohort as Cohort
 from .cohort import Parts as Parts

@@ -13,8 +13,8 @@ import logging
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import numpy as np
@@ -213,6 +213,7 @@ class Attribute:
     conflicts: str = "row"  # the rule of CONFLICTS that was applied to them
     intersection: bool = False  # of several attributes
     missing_texts: tuple[str, ...] = ()  # that were read as missing in its table
+    merged: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # groups of its table, by what they became
 
     def __repr__(self) -> str:
         counts = np.bincount(self.codes[self.codes >= 0], minlength=len(self.levels))
@@ -421,6 +422,17 @@ def group_names(column: "pd.Series[Any]") -> "pd.Series[Any]":
         return pd.Series(distinct_names[codes], index=column.index, dtype="object", name=column.name)
     names = column.map(level_name, na_action="ignore").astype("object")
     return names.where(column.notna() & (names.map(str).str.strip() != ""), None)
+
+
+def merge_groups(column: "pd.Series[Any]", merge: Mapping[str, Iterable[object]]) -> "pd.Series[Any]":
+    """The groups of a column by name, with those that are merged by their common name.
+
+    >>> merge_groups(pd.Series(["A", "B", "C", None]), {"other": ["B", "C"]}).tolist()
+    ['A', 'other', 'other', None]
+    """
+    becomes = {level_name(group): name for name, groups in merge.items() for group in groups}
+    names = group_names(column)
+    return names.map(lambda name: becomes.get(name, name)).astype(object) if becomes else names
 
 
 def level_name(value: object) -> str:

@@ -113,6 +113,7 @@ class Cohort(Grouped):
         classes: Sequence[object] | None = None,
         bins: Sequence[float] | None = None,
         missing: Sequence[object] = (),
+        merge: Mapping[str, Sequence[object]] | None = None,
         conflicts: str = "row",
         weights: object = None,
         dates: object = None,
@@ -123,7 +124,7 @@ class Cohort(Grouped):
         - `inputs`: a tensor or an array (n, ...); `y`: labels, 0 or 1; `groups`: names; `patients`: ids; `weights`, `dates`: of each row.
         - `reference`: the privileged group; `attribute`: what the groups are called.
         - `labels`: names of the columns of y (n, labels); `classes`: values of y in the order of the network's outputs.
-        - `bins`: edges that cut groups that are numbers, such as an age; `missing`, `conflicts`: as in `from_frame`.
+        - `bins`: edges that cut groups that are numbers, such as an age; `missing`, `merge`, `conflicts`: as in `from_frame`.
         """
         import torch  # only here: a table or a file of scores needs no tensor
 
@@ -138,7 +139,8 @@ class Cohort(Grouped):
         arrays = {"label": y, "group": groups, "patient": patients, "weight": weights, "date": dates}
         frame, roles = frame_from_arrays(arrays, attribute, bins, labels)
         read = read_columns(
-            frame, Columns(**roles | {"reference": reference, "missing": missing, "conflicts": conflicts, "classes": classes})
+            frame,
+            Columns(**roles | {"reference": reference, "missing": missing, "merge": merge, "conflicts": conflicts, "classes": classes}),
         )
         try:
             tensor = torch.as_tensor(inputs)
@@ -403,6 +405,7 @@ class Scores(Grouped):
         attribute: str = "group",
         bins: Sequence[float] | None = None,
         missing: Sequence[object] = (),
+        merge: Mapping[str, Sequence[object]] | None = None,
         conflicts: str = "row",
         weights: object = None,
         dates: object = None,
@@ -412,7 +415,7 @@ class Scores(Grouped):
 
         - `y`: labels, 0 or 1; `score`: in [0, 1]; `groups`: names; `patients`: ids; `weights`, `dates`: of each row.
         - `reference`: the privileged group; `attribute`: what the groups are called.
-        - `bins`: edges that cut groups that are numbers; `missing`, `conflicts`: as in `Cohort.from_frame`.
+        - `bins`: edges that cut groups that are numbers; `missing`, `merge`, `conflicts`: as in `Cohort.from_frame`.
 
         >>> Scores.from_arrays([1, 0, 1, 0], [0.9, 0.2, 0.4, 0.3], ["F", "F", "M", "M"], reference="M").groups.tolist()
         ['F', 'F', 'M', 'M']
@@ -425,7 +428,7 @@ class Scores(Grouped):
             raise Misuse("Scores.from_arrays", expected, misused[0] if misused else y, advice)
         arrays = {"label": y, "score": score, "group": groups, "patient": patients, "weight": weights, "date": dates}
         frame, roles = frame_from_arrays(arrays, attribute, bins)
-        return cls.from_frame(frame, reference=reference, missing=missing, conflicts=conflicts, name=name, **roles)
+        return cls.from_frame(frame, reference=reference, missing=missing, merge=merge, conflicts=conflicts, name=name, **roles)
 
     @classmethod
     def of(cls, cohort: Cohort, score: object) -> Scores:

@@ -24,8 +24,10 @@ from equipoise.data.attribute import (
     IntArray,
     ObjectArray,
     alike_names,
+    group_names,
     is_blank,
     level_name,
+    merge_groups,
     precision_problem,
     to_numbers,
     warn_of_alike_patients,
@@ -178,7 +180,7 @@ def read_columns(frame: pd.DataFrame, columns: Columns, source: str = "") -> dic
                 f"column {name!r}: {affected} hold lists or records (or tensors); one value per row is needed. Use another column."
             )
     raise_all(problems, source)
-    if columns.missing:
+    if columns.missing:  # a copy, for the table may be the inputs too
         frame = frame.assign(**{name: without_texts(frame[name], columns.missing) for name in columns.used if name != columns.patient})
     patient, fields = columns.patient, dict[str, Any](scores=[], weight=None, dates=None, strata=None, adjudicated=None)
     with collecting(problems):
@@ -212,8 +214,10 @@ def read_columns(frame: pd.DataFrame, columns: Columns, source: str = "") -> dic
     for name, reference in zip(columns.group, columns.references, strict=True):
         with collecting(problems):
             patients = frame[patient] if patient and not patient_problems else None
-            attribute = Attribute.of(frame[name], name, reference, columns.bins.get(name), patients, columns.conflicts)
-            attributes.append(replace(attribute, missing_texts=tuple(map(level_name, columns.missing))))
+            column = frame[name] if name in columns.bins else merge_groups(frame[name], columns.merge)
+            attribute = Attribute.of(column, name, reference, columns.bins.get(name), patients, columns.conflicts)
+            merged = {new: tuple(map(level_name, groups)) for new, groups in columns.merge.items()}
+            attributes.append(replace(attribute, missing_texts=tuple(map(level_name, columns.missing)), merged=merged))
     problems += patient_problems
     if columns.id:
         problems += identifier_problems(frame[columns.id], columns.id, "id")
@@ -225,6 +229,10 @@ def read_columns(frame: pd.DataFrame, columns: Columns, source: str = "") -> dic
             )
     raise_all(problems, source)
     warn_of_repeated_patients(frame, columns)
+    held = {name: None for group in columns.group for name in group_names(frame[group]).dropna().unique()} if columns.merge else {}
+    for group in (level_name(group) for groups in columns.merge.values() for group in groups):
+        if group not in held:  # a smaller table, as of tests, may lack a rare group
+            log.warning("data.merge names %r, which no row has as its group.%s", group, did_you_mean(group, held))
     patients = read_identifiers(frame[patient]) if patient else None
     ids = read_identifiers(frame[columns.id]) if columns.id else np.arange(len(frame))
     return {**fields, "attributes": tuple(attributes), "patients": patients, "ids": ids}

@@ -93,6 +93,13 @@ def _bins(value: Any, info: ValidationInfo) -> dict[str, Any]:
     return edges
 
 
+def _merged(value: Any) -> dict[str, tuple[Any, ...]]:
+    """The groups by the name of what they are merged into."""
+    if value and not isinstance(value, Mapping):
+        raise BadInput(f"merge must be groups by the name that they get together, as in {{'other': ['A', 'B']}}; got {value!r}")
+    return {str(name): _values(groups) for name, groups in dict(value or {}).items()}
+
+
 Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
 Name = Annotated[Any, BeforeValidator(_name)]
 Values = Annotated[tuple[Any, ...], BeforeValidator(_values)]
@@ -130,6 +137,9 @@ class Columns(Specification):
     classes: Values = setting("classes of the only label, decided by argmax, in the order of the network's outputs", (), was="--class")
     missing: Values = setting(
         "texts that are read as missing, as ? or NA, in every column with a role but ids and patients; inputs stay as they are", ()
+    )
+    merge: Annotated[dict[str, tuple[Any, ...]], BeforeValidator(_merged)] = setting(
+        'groups that count as one, by its name: { other = ["A", "B"] }', default_factory=dict
     )
     weight: Name = setting("column with sample weights (positive numbers), as of a case-control or survey sample", None)
     date: Name = setting("column with the date of each row, as in 2026-11-16, by which repair.test_after holds out later patients", None)
@@ -255,6 +265,16 @@ class Columns(Specification):
                 for role, values in named.items()
                 if str(code) in map(str, values)
             ]
+        merged = [str(group) for groups in self.merge.values() for group in groups]
+        problems += [f"group {group!r} is merged more than once (data.merge). Name it once." for group in repeated(merged)]
+        problems += [f"merge (data.merge) names no group that becomes {name!r}" for name, groups in self.merge.items() if not groups]
+        for group in dict.fromkeys(merged):
+            if group in map(str, self.reference) and group not in self.merge:
+                problems.append(f"{group!r} is merged (data.merge) and is also the reference. Name what it becomes as the reference.")
+            if group in map(str, self.missing):
+                problems.append(
+                    f"{group!r} is merged (data.merge) and is also read as missing (data.missing). Leave it out of one of them."
+                )
         if self.conflicts != "row" and self.patient is None:
             rule = f"conflicts={self.conflicts!r}"
             advice = "Name it (patient=, --patient), or leave conflicts out."

@@ -392,7 +392,7 @@ class _TableCoder:
             problems += weight_problems
         for k, group in enumerate(self.groups):
             with collecting(problems):
-                rows[f"code{k}"] = _group_codes(group, found[group.name], where, columns.missing).astype(np.int32)
+                rows[f"code{k}"] = _group_codes(group, found[group.name], where, columns).astype(np.int32)
         if columns.patient is not None:
             with collecting(problems):
                 rows["patient"] = self._hash_patients(found[columns.patient], columns.patient, where)
@@ -507,14 +507,15 @@ class _AlikeIds:
                 self.changed.setdefault(form, set()).add(name)
 
 
-def _group_codes(group: groups.GroupCoder, values: Any, where: str, missing: Sequence[object]) -> IntArray:
+def _group_codes(group: groups.GroupCoder, values: Any, where: str, columns: Columns) -> IntArray:
     """The code of each row of a batch: of names, an Arrow array; of numbers to be binned, a pandas column."""
     import pyarrow as pa
 
     if group.bins is not None:
         return group.add_numbers(values)
     encoded = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
-    names = groups.group_names(column_values.without_texts(table_files.arrow_texts(encoded.dictionary, group.name, where), missing))
+    known = column_values.without_texts(table_files.arrow_texts(encoded.dictionary, group.name, where), columns.missing)
+    names = groups.merge_groups(known, columns.merge)
     codes = group.add_names(list(names), table_files.dictionary_codes(encoded))
     if len(group.code_of) > MAX_LEVELS:
         raise BadInput(
