@@ -24,7 +24,7 @@ from equipoise.errors import BadInput, pick
 from equipoise.measures import Gap, Rule
 from equipoise.methods import DEFAULT_MEASURE, METHODS, Candidate, Outcome, debias, make_settings
 
-PASSED_ON = ("method", "measure", "max_gap", "max_loss", "min_performance", "allow_worse", "threshold", "force")  # to `eq.debias`
+PASSED_ON = ("method", "measure", "max_gap", "max_loss", "min_performance", "allow_worse", "max_rise", "threshold", "force")
 PREFIT = "prefit"
 AUTO = "auto"
 PARTS = 20  # folds of which `repair_size` are the repair set
@@ -44,8 +44,8 @@ class FairClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # typ
     """A binary classifier that reduces a difference between groups by its decision rule, within scikit-learn's conventions.
 
     `fit` fits the estimator on some of the rows and a decision rule on the scores of the others, with `eq.debias` (`measure`, `max_gap`,
-    `max_loss`, `min_performance`, `allow_worse`, `method` and `threshold` as there). `predict` decides by the rule; `predict_proba` and
-    `decision_function` are those of the estimator.
+    `max_loss`, `min_performance`, `allow_worse`, `max_rise`, `method`, `threshold`). `predict` decides by the rule; `predict_proba`
+    and `decision_function` are those of the estimator.
 
     The group of each row is a column of X (`group`, a name or a position), which the estimator gets only with `attribute_as_input=True`; or
     it is given to `fit` as `sensitive_features`. `predict` needs it only if the rule does (`rule_.needs_group`); `allow_group=False`
@@ -83,6 +83,7 @@ class FairClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # typ
         max_loss: float | None = None,
         min_performance: float | None = None,
         allow_worse: bool = False,
+        max_rise: Mapping[str, float] | None = None,
         method: str = AUTO,
         settings: Mapping[str, Any] | None = None,
         allow_group: bool = True,
@@ -129,7 +130,7 @@ class FairClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # typ
         rows, score = self._fit_estimator(X, y, self._scores_of(X, y, groups, patients, np.zeros(len(y))))
         of_rows = None if patients is None else np.asarray(patients, dtype=object)[rows]
         scores = self._scores_of(_safe_indexing(X, rows), y[rows], groups[rows], of_rows, score)
-        passed = {name: getattr(self, name) for name in PASSED_ON}
+        passed = {name: value for name in PASSED_ON if (value := getattr(self, name)) is not None}
         self.candidate_ = debias(scores, seed=self.seed_, **passed, **self._settings(X, scores))
         if not self.allow_group and self.candidate_.rule.needs_group:
             raise BadInput(f"{self.method} found a rule that needs each row's group, and allow_group is False. Use auto or bias-score.")

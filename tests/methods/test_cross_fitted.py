@@ -185,7 +185,7 @@ def test_held_out_decisions_are_made_by_fits_that_have_not_seen_the_row():
     y, women = rng.integers(0, 2, 1000), rng.integers(0, 2, 1000)
     score = 1 / (1 + np.exp(-rng.normal(2 * y - 1 - 0.8 * women * y, 1.0)))
     scores = Scores.from_arrays(y, score, np.where(women, "F", "M"), reference="M")
-    result, goal = any_debias(scores, method="group-thresholds", seed=3), paper_goal("eod", max_loss=0.02)
+    result, goal = any_debias(scores, method="group-thresholds", seed=3), Goal("eod", max_loss=0.02)
     assert result.chosen > 0
     fold = assign_folds(scores, 5, generator(3, "cross-fitted selection"))
     before, after = np.empty(len(scores)), np.empty(len(scores))

@@ -10,7 +10,7 @@ from equipoise.report.document import Cell, Column, Part, Table, Text, table
 from equipoise.report.panels import BOTTOM, HEIGHT, LEFT, TOP, WIDTH, Axes, Mark, Panel, steps_within
 from equipoise.report.text import Span, amount, number, percent, sentence, short
 from equipoise.report.wording import repairs as words
-from equipoise.report.wording.names import PERFORMANCE_WORDS, GroupNames, gap_words
+from equipoise.report.wording.names import GroupNames, gap_words, performance_words
 
 MOST_COLUMNS = 3  # groups with columns of their own; of more, the one with most errors
 WIDE_OPTIONS = 140  # columns of a terminal
@@ -50,7 +50,7 @@ def options_table(repair: Comparison, called: GroupNames, *, brief: bool = False
     heads = [
         "Option",
         Column("Largest difference", "difference"),
-        Column(sentence(PERFORMANCE_WORDS[goal.performance]), least=WIDE_OPTIONS),
+        Column(sentence(performance_words(goal.performance)), least=WIDE_OPTIONS),
     ]
     over = [("", 2, ""), ("Missed findings", len(named), "part"), ("False alarms", len(named), "part"), ("", 1, "part")]
     intervals = "" if brief else f", with {percent(repair.settings.level)} intervals"
