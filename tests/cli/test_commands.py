@@ -47,7 +47,7 @@ def test_json_is_the_whole_of_stdout_and_holds_value_low_high(run):
     code, out, err = run("audit", "scores.csv", *AUDIT, "--reference", "M", "--patient", "pid", "--json")
     assert (code, err) == (0, "")
     found = json.loads(out)
-    assert found["schema_version"] == 6
+    assert found["schema_version"] == 7
     assert {"value", "low", "high"} <= found["eod"].keys()
     assert set(found) >= {*GAPS, *PERFORMANCE}
     frame = scores_frame()

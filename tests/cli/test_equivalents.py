@@ -70,7 +70,7 @@ def _numbers(document: Any) -> Any:
     """A document without the entries that differ between two runs."""
     if isinstance(document, dict):
         return {key: _numbers(value) for key, value in document.items() if key not in TIMES}
-    return [_numbers(value) for value in document] if isinstance(document, list) else document
+    return [_numbers(value) for value in document] if isinstance(document, (list, tuple)) else document
 
 
 def _printed(run, *arguments: object) -> Any:
