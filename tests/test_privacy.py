@@ -43,6 +43,13 @@ CHANGES = [
     "spd",
     "--set",
     "goal.min_performance=0",
+    "--allow-worse",
+    "--set",
+    "goal.max_rise.fpr=1",
+    "--set",
+    "goal.max_rise.selection=1",
+    "--set",
+    "goal.selection=paper",
 ]
 QUICK = [
     "--method",
