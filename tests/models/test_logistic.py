@@ -55,7 +55,7 @@ def test_three_classes_and_many_features_use_scikit_learn(monkeypatch: pytest.Mo
     monkeypatch.setattr(logistic, "regression", lambda *given: asked.append(given) or real(*given))
     assert len(list(fits(*_case(0, classes=3), PENALTIES))) == 3
     assert len(asked) == 15  # five folds each; the final one is made when it is asked for
-    list(fits(*_case(0, n=100, d=logistic.NARROW + 1), PENALTIES))
+    list(fits(*_case(0, n=100, d=logistic.NARROW_FEATURES + 1), PENALTIES))
     assert len(asked) == 30
 
 

@@ -184,7 +184,7 @@ class Case(Specification):
 
     >>> case = Case(data={"table": "scores.csv", "label": "sick", "group": "sex", "score": "p"}, goal={"max_gap": 0.05})
     >>> case.labels, str(case.goal)
-    (['sick'], '|eod| <= 0.05')
+    (['sick'], '|eod| <= 0.05, tpr >= before')
     """
 
     model_config = ConfigDict(populate_by_name=True)

@@ -35,11 +35,11 @@ def goal_words(goal: Goal) -> str:
     """A goal in words.
 
     >>> from equipoise.methods import Goal
-    >>> goal_words(Goal("eod", min_performance=0.75))
+    >>> goal_words(Goal("eod", min_performance=0.75, allow_worse=True))
     'the smallest difference in sensitivity with balanced accuracy of at least 75.0%'
     >>> goal_words(Goal("spd", max_gap=0.05, keep={"tpr": "before"}))
     "the best balanced accuracy with a difference in share flagged of at most 5.0 points, and no group's sensitivity lower than before"
-    >>> goal_words(Goal("eod", "f1").settled(0.8))
+    >>> goal_words(Goal("eod", "f1", allow_worse=True).settled(0.8))
     "the smallest difference in sensitivity with F1 at most 2.0 points below the original's (80.0% on the repair set)"
     """
     measure, performance = gap_words(goal.measure), performance_words(goal.performance)
