@@ -26,7 +26,7 @@ from equipoise.errors import BadInput, collecting, pick, raise_all
 from equipoise.studies.sets import PHYSIONET, File, Recipe, locate
 
 log = logging.getLogger(__name__)
-NO_FINDING = "No Finding"
+NO_FINDING_COLUMN = "No Finding"
 NIH_PAGE = "https://nihcc.app.box.com/v/ChestXray-NIHCC"
 NIH_TABLES = ("metadata.csv", "Data_Entry_2017_v2020.csv", "Data_Entry_2017.csv")
 NIH_COLUMNS = {  # name in the official files: name here
@@ -51,7 +51,7 @@ CHEXPERT_FINDINGS = {name.lower(): name for name in (
 )}  # fmt: skip
 MIMIC_CXR_COLUMNS = {  # table: its needed columns, in addition to the finding
     "metadata": ("dicom_id", "subject_id", "study_id", "ViewPosition"),
-    "chexpert": ("subject_id", "study_id", NO_FINDING),
+    "chexpert": ("subject_id", "study_id", NO_FINDING_COLUMN),
     "split": ("dicom_id", "split"),
     "patients": ("subject_id", "gender"),
     "admissions": ("subject_id",),
@@ -86,7 +86,7 @@ def nih(
     younger_group, older_group = f"<{older}", f">={older}"
     frame = labels_in(folder)
     findings = frame["finding"].astype(str).str.split("|").map(lambda names: {name.strip() for name in names})
-    normal = np.array([names == {NO_FINDING} for names in findings])
+    normal = np.array([names == {NO_FINDING_COLUMN} for names in findings])
     labelled = frame["finding"].notna().to_numpy()
     positive = ~normal & labelled if key == "any" else np.array([NIH_FINDINGS[key] in names for names in findings])
     if attribute == "age":
@@ -95,7 +95,7 @@ def nih(
         frame["age"] = groups.where(first <= MAX_AGE, None)
     chosen = frame.assign(label=positive.astype(int))[(positive | normal) & is_view(frame["view"], views)]
     if chosen.empty:
-        raise BadInput(f"no image of {folder} has {finding} or {NO_FINDING} and a view {views}; its views are {set(frame['view'])}")
+        raise BadInput(f"no image of {folder} has {finding} or {NO_FINDING_COLUMN} and a view {views}; its views are {set(frame['view'])}")
     images = folder / "images"
     return Cohort.from_images(
         chosen,
@@ -158,7 +158,7 @@ def mimic_cxr(
         frame = frame.merge(tables["split"][["dicom_id", "split"]], on="dicom_id", how="left")
         frame = frame[frame["split"] == official]
     positive = frame[label].eq(1).to_numpy()
-    normal = frame[NO_FINDING].eq(1).to_numpy() & ~positive
+    normal = frame[NO_FINDING_COLUMN].eq(1).to_numpy() & ~positive
     frame = frame.assign(label=positive.astype(int))[(positive | normal) & is_view(frame["ViewPosition"], views)]
     people = tables[GROUP_TABLES[attribute]]
     if attribute == "sex":
@@ -175,7 +175,7 @@ def mimic_cxr(
     known = frame[attribute].notna()
     if not known.any():
         raise BadInput(
-            f"none of {len(frame):,} images with {label} or {NO_FINDING} in {folder} is of a patient whose {attribute} is known. "
+            f"none of {len(frame):,} images with {label} or {NO_FINDING_COLUMN} in {folder} is of a patient whose {attribute} is known. "
             "Use tables of MIMIC-IV that belong to the images."
         )
     if not known.all():
