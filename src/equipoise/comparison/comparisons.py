@@ -125,7 +125,7 @@ class Comparison:
     baseline: Baseline | None = None  # a simple model on the same inputs; None if it was not fitted
     together: int = 1  # number of labels repaired together, over which simultaneous intervals hold
     forced: bool = False  # the repair was run although a cell has too few patients for any claim
-    audited: list[tuple[ScoredCandidate, LabelAudit]] = field(default_factory=list, repr=False)  # shared by what `choose` gives
+    audited: list[tuple[ScoredCandidate, AuditSpec, LabelAudit]] = field(default_factory=list, repr=False)  # shared by what `choose` gives
     _cache: list[Findings] = field(default_factory=list, init=False, repr=False)
     _options: list[Option] = field(default_factory=list, init=False, repr=False)
 

@@ -275,7 +275,7 @@ def find(
     settings: AuditSpec,
     labels: int = 1,
     forced: bool = False,
-    audited: list[tuple[ScoredCandidate, LabelAudit]] | None = None,
+    audited: list[tuple[ScoredCandidate, AuditSpec, LabelAudit]] | None = None,
     progress: Progress | None = None,
 ) -> Findings:
     """The findings on the test set: the original and each candidate audited once, in that order, and each candidate judged.
@@ -293,10 +293,10 @@ def find(
             )
     for tried in entries:
         spec = settings.changed(also=(tried.candidate.goal.measure,))
-        known = next((audit for other, audit in audited if other.decides_as(tried)), None)
+        known = next((audit for other, about, audit in audited if about == spec and other.decides_as(tried)), None)
         if known is None:
             known = measures.audit_labels({"": tried.test}, {"": tried.rule}, spec).only
-            audited.append((tried, known))
+            audited.append((tried, spec, known))
         audits.append(known)
         if progress is not None:
             progress(len(audits), len(entries))
