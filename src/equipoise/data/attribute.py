@@ -427,8 +427,8 @@ def group_names(column: "pd.Series[Any]") -> "pd.Series[Any]":
 def merge_groups(column: "pd.Series[Any]", merge: Mapping[str, Iterable[object]]) -> "pd.Series[Any]":
     """The groups of a column by name, with those that are merged by their common name.
 
-    >>> merge_groups(pd.Series(["A", "B", "C", None]), {"other": ["B", "C"]}).tolist()
-    ['A', 'other', 'other', None]
+    >>> merge_groups(pd.Series(["A", "B", "C"]), {"other": ["B", "C"]}).tolist()
+    ['A', 'other', 'other']
     """
     becomes = {level_name(group): name for name, groups in merge.items() for group in groups}
     names = group_names(column)
