@@ -45,7 +45,7 @@ STEADY = re.compile(
     r"^(py-)?(audit|compare-|history|report-audit|study-list|data|split|scan|load)(?!.*(network|images|onnx|findings|estimator|probe))"
 )
 BEFORE_LIMITS = (
-    "2dc08ec19480"  # repairs recorded there are from before goals protect groups: only their exit codes count, until recorded anew
+    "2dc08ec19480"  # repairs recorded there are from before goals protect groups: only their exit codes count, until recorded again
 )
 UNSTEADY = re.compile(r"simultaneous_|calibration_error_expected|by_threshold")
 
