@@ -58,6 +58,18 @@ def test_a_gap_that_is_one_of_views_disappears_within_them():
         assert abs(within.loc[measure, "value"]) < 0.03
 
 
+@pytest.mark.parametrize("visits", [1.0, 0.4])
+@pytest.mark.parametrize("measure", ["eod", "aod", "ppv_gap", "spd"])
+def test_one_stratum_gives_the_interval_of_all_patients(visits, measure):
+    frame = films(60, gap=0.1, visits=visits).assign(view=lambda rows: np.where(np.arange(len(rows)) < 2, "lateral", "PA"))
+    sides = (frame, "view"), (frame[2:], None)
+    both, of_one = (eq.Scores.from_frame(rows, patient="patient", within=view, **ROLES) for rows, view in sides)
+    within = eq.audit(both, threshold=0.5, measures=[measure]).within.iloc[0]
+    crude = eq.audit(of_one, threshold=0.5, measures=[measure]).gaps.iloc[0]
+    assert within["left_out"] == 2
+    assert [within[end] for end in ("value", "low", "high")] == pytest.approx([crude[end] for end in ("value", "low", "high")], abs=1e-4)
+
+
 @pytest.mark.parametrize("patients", [60, 200])
 def test_the_interval_counts_patients_and_covers(patients):
     covered, truth = [], [-0.1, 0.0, -0.05]
