@@ -56,6 +56,21 @@ def test_a_case_file_and_a_repair_take_them_too(tmp_path: Path):
     assert saved["before"]["label_gaps"][0]["adjudicated"] is not None
 
 
+def test_the_screen_of_several_labels_has_them_for_each_label(tmp_path: Path):
+    path = table(tmp_path)
+    frame = pd.read_csv(path, dtype={"pid": str}).assign(other=lambda rows: rows["mined"].where(rows.index % 5 != 0, 1 - rows["mined"]))
+    frame.assign(p_mined=frame["p"], p_other=frame["p"], expert2=frame["expert"]).to_csv(path, index=False)
+    roles = ["--label", "mined", "--label", "other", "--score-prefix", "p_", "--group", "sex", "--reference", "M", "--patient", "pid"]
+    columns = ["--within", "view", "--set", 'data.audit_label=["expert", "expert2"]', "--threshold", "0.5"]
+    code, out, err = ran("audit", path, *roles, *columns, "--out", tmp_path / "audit.json")
+    assert code == 0, err
+    for label, audit in eq.read_audit(tmp_path / "audit.json").labels.items():
+        largest = audit.gaps.loc[audit.gaps["value"].abs().idxmax()]
+        for frame, name in ((audit.within, "value"), (audit.label_gaps, "adjudicated"), (audit.label_gaps, "corrected")):
+            row = frame[frame["measure"] == largest["measure"]].iloc[0]
+            assert f"{100 * row[name]:+.1f} [" in out, (label, name)
+
+
 def test_without_them_nothing_is_added(tmp_path: Path):
     _, out, _ = ran("audit", table(tmp_path), *ROLES, "--out", tmp_path / "audit.json")
     assert {"within", "label_gaps", "label_groups"} & set(json.loads((tmp_path / "audit.json").read_text())) == set()

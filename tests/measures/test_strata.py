@@ -141,3 +141,21 @@ def test_a_column_that_makes_nobody_comparable_is_an_error(changed, fact):
 def test_an_unknown_column_is_an_error():
     with pytest.raises(eq.BadInput, match="Did you mean 'view'"):
         eq.Scores.from_frame(films(), within="veiw", **ROLES)
+
+
+def test_arrays_have_strata_and_an_adjudicated_label_too():
+    frame = films(200, gap=0.1, visits=0.5).assign(truth=lambda rows: rows["y"].where(np.arange(len(rows)) % 3 == 0))
+    columns = eq.Scores.from_frame(frame, patient="patient", within="view", audit_label="truth", **ROLES)
+    patients, view, truth = frame["patient"], frame["view"].to_numpy(), frame["truth"].to_numpy()
+    of_rows = {"patients": patients, "reference": "M", "attribute": "sex", "within": view, "audit_label": truth}
+    first, second = (
+        eq.audit(rows, threshold=0.5) for rows in (columns, eq.Scores.from_arrays(frame["y"], frame["p"], frame["sex"], **of_rows))
+    )
+    pd.testing.assert_frame_equal(first.within.drop(columns="within"), second.within.drop(columns="within"))
+    pd.testing.assert_frame_equal(first.label_gaps, second.label_gaps)
+
+
+@pytest.mark.parametrize("role", ["within", "audit_label", "patient"])
+def test_a_column_that_is_given_to_the_audit_is_named_where_rows_are_read(role):
+    with pytest.raises(eq.BadInput, match=f"from_frame.*{role}="):
+        eq.audit(eq.Scores.from_frame(films(), **ROLES), **{role: "view"})

@@ -6,7 +6,7 @@ Torch is imported only if a network is audited.
 from collections.abc import Mapping
 from typing import Any, cast
 
-from equipoise.data import Cohort, LabelKind, Scan, Scores, check_apart, check_cohort
+from equipoise.data import Cohort, Columns, LabelKind, Scan, Scores, check_apart, check_cohort
 from equipoise.errors import BadInput, Misuse
 from equipoise.measures import ARGMAX_RULE, Audit, AuditSpec, Progress, Rule, Threshold, audit_labels, rules_by_label
 from equipoise.specification import takes_fields_of
@@ -55,14 +55,20 @@ def audit(
       `audit(...).baseline`; if it does clearly better, the network limits any repair.
     - `no_finding`: the label that means "no finding", or "none of the labels": `audit(...).no_finding.underdiagnosis`.
 
+    Rows that were read with `within` (a view) or `audit_label` have gaps within strata, `audit(...).within`, and gaps by an adjudicated
+    label, `audit(...).label_gaps`.
+
     A cohort of several labels or classes gets one audit per label, `audit(...)["Effusion"]["eod"]`, and so does a mapping of labels to
-    scores or to scans of one table. p-values and simultaneous intervals are adjusted for all labels together. `outputs` maps labels to the
+    scores or to scans of one table. p-values and simultaneous intervals are adjusted for all gaps of a label. `outputs` maps labels to the
     network's outputs, if names or numbers do not show it.
 
     >>> scores = Scores.from_arrays([1, 0, 1, 0] * 50, [0.9, 0.2, 0.4, 0.3] * 50, ["F", "F", "M", "M"] * 50, reference="M")
     >>> audit(scores, threshold=0.5)["eod"].value
     1.0
     """
+    for role in (role for role in options if role in Columns.model_fields):
+        where = f"eq.Scores.from_frame(frame, label=..., score=..., group=..., {role}=...)"
+        raise BadInput(f"{role} is a column of the rows, not a setting of eq.audit. Name it where they are read: {where}")
     spec, also, kind, name = AuditSpec(**options), {}, LabelKind.LABELS, ""
     by_label, rows = isinstance(subject, Mapping), cohort if isinstance(cohort, Cohort) else None
     tables: dict[str, Any] = dict(cast(Mapping[str, Any], subject)) if by_label else {"": subject}

@@ -409,11 +409,14 @@ class Scores(Grouped):
         conflicts: str = "row",
         weights: object = None,
         dates: object = None,
+        within: object = None,
+        audit_label: object = None,
         name: str = "scores",
     ) -> Scores:
         """The scores in arrays of the same rows.
 
         - `y`: labels, 0 or 1; `score`: in [0, 1]; `groups`: names; `patients`: ids; `weights`, `dates`: of each row.
+        - `within`: what makes patients comparable, such as views; `audit_label`: adjudicated labels of some rows, NaN in others.
         - `reference`: the privileged group; `attribute`: what the groups are called.
         - `bins`: edges that cut groups that are numbers; `missing`, `merge`, `conflicts`: as in `Cohort.from_frame`.
 
@@ -427,7 +430,7 @@ class Scores(Grouped):
             advice = {"DataFrame": frame_advice, "Cohort": "A cohort's scores are eq.Scores.of(cohort, score)."}
             raise Misuse("Scores.from_arrays", expected, misused[0] if misused else y, advice)
         arrays = {"label": y, "score": score, "group": groups, "patient": patients, "weight": weights, "date": dates}
-        frame, roles = frame_from_arrays(arrays, attribute, bins)
+        frame, roles = frame_from_arrays({**arrays, "within": within, "audit_label": audit_label}, attribute, bins)
         return cls.from_frame(frame, reference=reference, missing=missing, merge=merge, conflicts=conflicts, name=name, **roles)
 
     @classmethod

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from equipoise.measures import (
@@ -385,6 +386,33 @@ def labels_table(audit: Audit, links: Mapping[str, str], names: GroupNames, most
     return table(caption, heads, rows, style="labels stack")
 
 
+def further_by_label(audit: Audit, called: Called, most: int | None = None) -> list[Part]:
+    """The largest gap of each label among comparable patients, and by an adjudicated label; nothing if the rows have neither."""
+    within, adjudicated = list[Any](), list[Any]()
+    strata, level = "", percent(next(iter(audit.labels.values())).settings.level)
+    for label, own in list(audit.overview.items())[:most]:
+        gap = wording.largest_gap_row(own)
+        for frame, rows, sides in ((own.within, within, ("value",)), (own.label_gaps, adjudicated, ("adjudicated", "corrected"))):
+            if gap is None or not len(frame):
+                continue
+            same = np.logical_and.reduce([frame[name] == gap[name] for name in ("measure", "attribute", "group")])
+            row = frame[same].iloc[0] if same.any() else None
+            if row is not None:
+                plain = float(row["crude" if sides == ("value",) else "label"])
+                values = [Estimate(row[side], *(row[f"{side}{end}".removeprefix("value_")] for end in ENDS[1:])) for side in sides]
+                named = (f"{gap_words(str(gap['measure']))}: ", *between(row, called))
+                rows.append(((Span(label),), named, amount(plain, "points"), *(Cell(value=value, kind="points") for value in values)))
+                strata = str(row.get("within", strata))
+    made, of = list[Part](), [sentence(audit.kind.one), Column("largest gap", style="text")]
+    if within:
+        caption: Words = ("Among patients with the same ", Span(strata), f" (Mantel-Haenszel), with {level} intervals")
+        made += [Text(""), table(caption, [*of, "all patients", ("within ", Span(strata))], within)]
+    if adjudicated:
+        caption = f"By the adjudicated label of some rows, and as that would show all rows, with {level} intervals"
+        made += [Text(""), table(caption, [*of, "label", "adjudicated", "corrected"], adjudicated), Text(wording.CORRECTED, "notes")]
+    return made
+
+
 def audit_screen(audit: Audit, names: Mapping[str, str] | None = None, *, most: int | None = None) -> list[Part]:
     """The audit on one screen; of several labels, of which at most so many are shown, the answer and one row per label."""
     first = LabelSections(next(iter(audit.labels.values())), names)
@@ -403,6 +431,7 @@ def audit_screen(audit: Audit, names: Mapping[str, str] | None = None, *, most: 
         outcome(*wording.overview_answer(audit)),
         *([Text(warning, "callout")] if warning else []),
         *(Text(""), replace(made, caption=f"{len(audit.labels)} {audit.kind}, with {first.level} intervals")),
+        *further_by_label(audit, first.called, most),
         Items([notes, *left_out]),
     ]
 
