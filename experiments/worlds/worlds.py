@@ -1,6 +1,7 @@
 """Repairs in simulated worlds whose truth is known, and of published scores on patients that were held out: rows of experiments/worlds.
 
     python experiments/worlds/worlds.py scores --out rows.csv [--seeds 2000 2300] [--workers 2] [--arms default level-up ...] [--tag now]
+    python experiments/worlds/worlds.py small --out rows.csv             # the same, every world with a true gap of 2 points
     python experiments/worlds/worlds.py verdicts --out rows.csv          # the same, judged on test sets: is harm true where it is found?
     python experiments/worlds/worlds.py networks --out rows.csv          # small networks: worlds whose network is trained here
     python experiments/worlds/worlds.py larrazabal --out rows.csv        # 13 findings, networks trained on one sex; EQUIPOISE_DATA
@@ -8,15 +9,17 @@
     python experiments/worlds/worlds.py summary rows.csv ... [--write README.md]
 
 Seeds from 1000 to 1999 were used to tune the default, others were not. `--tag` names the version: to compare with an older one, run the
-script with its folder `src` on PYTHONPATH. In a world, the scores of a group's negatives and positives are normal, so sensitivity and false
-positive rate of any threshold are known; other rules are judged on 4,000 new rows per group and label.
+script with its folder `src` on PYTHONPATH. Seeds whose rows are in `--out` are not run again, and none is started after `--seconds`. Arms
+of other libraries need `fairlearn` and `oxonfair` (see experiments/peers/environment.sh). In a world, the scores of a group's negatives and
+positives are normal, so sensitivity and false positive rate of any threshold are known; other rules are judged on 4,000 new rows per group
+and label.
 """
 
 import argparse
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
@@ -26,7 +29,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import pandas as pd
-from scipy.special import expit
+from scipy.special import expit, logit
 from scipy.stats import norm
 
 Decide = Callable[[Any], Any]  # from scores or a cohort to decisions
@@ -36,17 +39,19 @@ Rows = list[dict[str, Any]]
 TRUTH = 4000  # rows of each group and label
 WITHIN = 0.5  # correlation of the scores of a patient's rows, given the label
 SAME_LABEL = 0.7  # share of patients all of whose rows have one label
+SMALL = 0.02  # the true gap of every world of `small`
 LOSS, POINTS, BOUND = 0.02, 0.02, 0.1  # the limits that the summary counts
 NAMES = {0: "g0", 1: "g1", 2: "g2", 3: "g3"}
 MARKS = ("<!-- from the rows -->", "<!-- up to here -->")
 
 
-def world(seed: int) -> dict[str, Any]:
-    """A world drawn at random: its size, groups, true gap at the threshold in use, prevalence, and so on."""
+def world(seed: int, fixed_gap: float | None = None) -> dict[str, Any]:
+    """A world drawn at random: its size, groups, true gap at the threshold in use (unless it is given), prevalence, and so on."""
     rng = np.random.default_rng([seed, 77])
     while True:
         n, groups = int(rng.choice([300, 600, 1000, 2000, 5000])), int(rng.choice([2, 2, 3, 4]))
         gap = float(rng.choice([0.0, 0.02, 0.05, 0.1], p=[0.3, 0.2, 0.25, 0.25]))
+        gap = gap if fixed_gap is None else fixed_gap
         prevalence = float(rng.choice([0.02, 0.05, 0.1, 0.2, 0.35, 0.5]))
         unequal = [[0.75, 0.25], [0.6, 0.25, 0.15], [0.5, 0.25, 0.15, 0.1]][groups - 2]
         shares = np.ones(groups) / groups if rng.random() < 0.5 else np.array(unequal)
@@ -163,7 +168,7 @@ def shrunk(rate: Any, variance: Any) -> Any:
     return (1 - share) * (mean - rate)
 
 
-def fairlearn(rows: Any, _cut: float | None) -> tuple[Decide, dict[str, Any]]:
+def fairlearn(rows: Any, _cut: float) -> tuple[Decide, dict[str, Any]]:
     """Fairlearn's ThresholdOptimizer for equal sensitivity."""
     sys.path.insert(0, str(Path(__file__).parents[1] / "peers"))
     from libraries import fairlearn_thresholds
@@ -171,14 +176,51 @@ def fairlearn(rows: Any, _cut: float | None) -> tuple[Decide, dict[str, Any]]:
     return fairlearn_thresholds(rows, "true_positive_rate_parity")(), {"acted": True, "needs_group": True}
 
 
+def oxonfair(rows: Any, cut: float) -> tuple[Decide, dict[str, Any]]:
+    """OxonFair's levelling up: the best balanced accuracy with |eod| <= 0.02, where no group's threshold rises above the one in use."""
+    from oxonfair import DataDict, FairPredictor
+    from oxonfair.utils import group_metrics
+
+    def data(part: Any) -> Any:
+        moved = expit(logit(part.score.clip(1e-9, 1 - 1e-9)) - logit(cut))  # it levels up from a threshold of 0.5
+        return DataDict(part.y, np.stack([1 - moved, moved], -1), part.attribute.codes)
+
+    fair = FairPredictor(None, data(rows))
+    fair.fit(group_metrics.balanced_accuracy.overall, group_metrics.equal_opportunity, 0.02, force_levelling_up=1)
+    return lambda part: np.asarray(fair.predict(data(part)), dtype=np.float64), {"acted": True, "needs_group": True}
+
+
+def on_scores(fit: Callable[[Any, float], tuple[Decide, dict[str, Any]]]) -> Callable[..., tuple[Decide, dict[str, Any]]]:
+    """The arm of what is fitted to scores and the threshold in use, also for the scores of a network."""
+
+    def fitted(rows: Any, cut: float | None, model: Any = None) -> tuple[Decide, dict[str, Any]]:
+        from equipoise.models import predict
+
+        scores = rows if model is None else predict(model, rows)
+        decide, told = fit(scores, best_cut(scores) if cut is None else cut)
+        return (decide if model is None else lambda part: decide(predict(model, part))), told
+
+    return fitted
+
+
 ARMS: dict[str, Callable[..., tuple[Decide, dict[str, Any]]]] = {
     "default": ours({}),
     "default, without the group": ours({"allow_group": False}),
-    "group thresholds as fitted": ours({"method": "group-thresholds", "selection": "paper"}),
-    "level-up as fitted": lambda rows, cut: by_group(rows, best_cut(rows) if cut is None else cut, lambda rate, _: rate.max() - rate),
-    "James-Stein": lambda rows, cut: by_group(rows, best_cut(rows) if cut is None else cut, shrunk),
-    "Fairlearn": fairlearn,
+    "single-threshold as fitted": ours({"method": "single-threshold", "selection": "paper"}),
+    "group-thresholds as fitted": ours({"method": "group-thresholds", "selection": "paper"}),
+    "reject-option as fitted": ours({"method": "reject-option", "selection": "paper"}),
+    "equalised-odds as fitted": ours({"method": "equalised-odds", "selection": "paper"}),
+    "bias-score as fitted": ours({"method": "bias-score", "selection": "paper"}),
+    "bias-gda as fitted": ours({"method": "bias-gda", "selection": "paper"}),
+    "pruning as fitted": ours({"method": "pruning", "selection": "paper"}),
+    "constrained as fitted": ours({"method": "constrained", "selection": "paper"}),
+    "adversarial-finetune as fitted": ours({"method": "adversarial-finetune", "selection": "paper"}),
+    "level-up to the highest rate": on_scores(lambda rows, cut: by_group(rows, cut, lambda rate, _: rate.max() - rate)),
+    "James-Stein": on_scores(lambda rows, cut: by_group(rows, cut, shrunk)),
+    "Fairlearn": on_scores(fairlearn),
+    "OxonFair, levelling up": on_scores(oxonfair),
 }
+STEPS = ("bias-gda as fitted", "pruning as fitted", "constrained as fitted", "adversarial-finetune as fitted")  # they change a network
 
 
 def best_cut(rows: Any) -> float:
@@ -222,11 +264,11 @@ def run_arms(rows: Any, cut: float | None, arms: Arms, judged: Judged, model: An
     return found
 
 
-def run_scores(seed: int, arms: Arms, verdicts: bool = False) -> Rows:
-    """A world of scores; with `verdicts`, each arm is also judged on a test set as large as the repair set."""
+def run_scores(seed: int, arms: Arms, part: str = "scores") -> Rows:
+    """A world of scores; for `verdicts`, each arm is also judged on a test set as large as the repair set."""
     from equipoise import methods
 
-    w, goal = world(seed), methods.Goal("eod", allow_worse=True)
+    w, verdicts = world(seed, SMALL if part == "small" else None), part == "verdicts"
     rng = np.random.default_rng([seed, 5])
     rows = scores_of(w, rows_of(w, rng))
     truth = scores_of({**w, "rows_each": 1}, rows_of(w, rng, TRUTH))
@@ -239,11 +281,13 @@ def run_scores(seed: int, arms: Arms, verdicts: bool = False) -> Rows:
         found: dict[str, Any] = compared(before, after, w["shares"], np.full(w["groups"], w["prevalence"]))
         if decide is not None and verdicts:
             original = best_cut(rows) if cut is None else cut
+            goal = methods.Goal("eod", allow_worse=True)
             told = methods.judge(test, test.score >= original, test, decide(test), goal, source="held-out")
             found |= {"verdict": str(told.outcome), "possible_harm": bool(told.possible_harms), "harms": len(told.harms)}
         return found
 
-    return [{"part": "scores", **_told(w), **row} for row in run_arms(rows, cut, arms, judged)]
+    able = tuple(arm for arm in arms if w["features"] or not arm.startswith("bias-score"))  # which needs inputs
+    return [{"part": part, **_told(w), **row} for row in run_arms(rows, cut, able, judged)]
 
 
 def _told(w: dict[str, Any]) -> dict[str, Any]:
@@ -327,28 +371,35 @@ def published(part: str) -> Iterator[tuple[pd.DataFrame, dict[str, Any], dict[st
 
 def run_one(part: str, seed: int, arms: Arms) -> Rows:
     """The rows of one world, or of one split of a published data set."""
-    if part in ("scores", "verdicts"):
-        return run_scores(seed, arms, verdicts=part == "verdicts")
+    if part in ("scores", "small", "verdicts"):
+        return run_scores(seed, arms, part)
     if part == "networks":
         return run_networks(seed, arms)
     return [row for frame, about, roles, cut in published(part) for row in run_published(frame, about, roles, cut, seed, arms)]
 
 
-def run_all(part: str, seeds: range, arms: Arms, workers: int, tag: str, out: Path) -> None:
-    """The rows of all seeds, written as they come; failures are printed and counted."""
-    start, rows, failed = time.perf_counter(), [], 0
+def run_all(part: str, seeds: Sequence[int], arms: Arms, workers: int, tag: str, out: Path, seconds: float) -> None:
+    """The rows of all seeds, added to the file as they come; failures are printed and counted."""
+    start, failed, late = time.perf_counter(), 0, 0
+    table = pd.read_csv(out) if out.exists() else pd.DataFrame()
+    done = set(table.loc[table["tag"] == tag, "seed"]) if len(table) else set()
+    out.parent.mkdir(parents=True, exist_ok=True)
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        waiting = {pool.submit(run_one, part, seed, arms): seed for seed in seeds}
-        for done in as_completed(waiting):
+        waiting = {pool.submit(run_one, part, seed, arms): seed for seed in seeds if seed not in done}
+        for ended in as_completed(waiting):
+            if time.perf_counter() - start > seconds:
+                late += sum(other.cancel() for other in waiting)
+            if ended.cancelled():
+                continue
             try:
-                rows += [{"tag": tag, **row} for row in done.result()]
+                rows = pd.DataFrame([{"tag": tag, **row} for row in ended.result()]).round(4)
             except Exception as error:  # one world that fails must not end the others
                 failed += 1
-                print(f"FAILED {waiting[done]}: {type(error).__name__}: {error}", flush=True)
-    table = pd.DataFrame(rows).sort_values([name for name in ("seed", "cause") if rows and name in rows[0]], kind="stable")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    table.round(4).to_csv(out, index=False)
-    print(f"{len(rows)} rows of {len(seeds) - failed} seeds, {failed} failed, {time.perf_counter() - start:.0f} s: {out}", flush=True)
+                print(f"FAILED {waiting[ended]}: {type(error).__name__}: {error}", flush=True)
+                continue
+            table = pd.concat([table, rows], ignore_index=True)
+            table.sort_values([name for name in ("tag", "seed", "cause") if name in table], kind="stable").to_csv(out, index=False)
+    print(f"{part}: {len(table)} rows, {failed} seeds failed, {late} not started, {time.perf_counter() - start:.0f} s: {out}", flush=True)
 
 
 def summary(rows: pd.DataFrame) -> pd.DataFrame:
@@ -401,13 +452,14 @@ def written(rows: pd.DataFrame) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=["scores", "verdicts", "networks", "larrazabal", "chexnet", "summary"])
+    parser.add_argument("part", choices=["scores", "small", "verdicts", "networks", "larrazabal", "chexnet", "summary"])
     parser.add_argument("files", nargs="*", type=Path)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--seeds", type=int, nargs=2, default=None, help="first seed, and the one after the last")
     parser.add_argument("--arms", nargs="+", choices=list(ARMS), default=None)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--tag", default="now")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="no seed is started after so many")
     parser.add_argument("--write", type=Path, help="Markdown file whose marked block becomes the table")
     given = parser.parse_args()
     if given.part == "summary":
@@ -419,9 +471,10 @@ def main() -> None:
         start, end = page.index(MARKS[0]) + len(MARKS[0]), page.index(MARKS[1])
         given.write.write_text(f"{page[:start]}\n{text}\n{page[end:]}")
         return
-    seeds = range(*(given.seeds or {"scores": (2000, 2300), "verdicts": (2000, 2100), "networks": (3000, 3030)}.get(given.part, (0, 2))))
-    arms = tuple(given.arms or (["default", "default, without the group"] if given.part == "networks" else ARMS))
-    run_all(given.part, seeds, arms, given.workers, given.tag, given.out or Path(f"{given.part}.csv"))
+    usual = {"scores": (2000, 2300), "small": (4000, 4300), "verdicts": (2000, 2100), "networks": (3000, 3300)}
+    seeds = range(*(given.seeds or usual.get(given.part, (0, 2))))
+    arms = tuple(given.arms or (arm for arm in ARMS if given.part == "networks" or arm not in STEPS))
+    run_all(given.part, seeds, arms, given.workers, given.tag, given.out or Path(f"{given.part}.csv"), given.seconds)
 
 
 if __name__ == "__main__":
