@@ -23,7 +23,7 @@ from sklearn.metrics import recall_score
 import equipoise as eq
 from equipoise.cli import run
 from equipoise.disk import sha256
-from equipoise.measures import GAPS, MEASURES
+from equipoise.measures import MEASURES
 from equipoise.methods import METHODS
 from equipoise.models.vision import import_torchvision
 from equipoise.report.panels import PANELS
@@ -84,7 +84,7 @@ def imported(name: str) -> ModuleType:
 @pytest.fixture
 def tables():
     """The tables of measures, methods, data sets and panels, restored afterwards."""
-    with patch.dict(GAPS), patch.dict(MEASURES), patch.dict(METHODS), patch.dict(CATALOGUE), patch.dict(PANELS):
+    with patch.dict(MEASURES), patch.dict(METHODS), patch.dict(CATALOGUE), patch.dict(PANELS):
         yield
 
 

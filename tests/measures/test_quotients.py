@@ -13,10 +13,11 @@ from equipoise.comparison import audit
 from equipoise.data import Attribute, Scores
 from equipoise.errors import BadInput, EmptyCell
 from equipoise.measures import GAPS, Cells, at_threshold, linearise, sweep
-from equipoise.measures.measure_table import QUOTIENTS
 from equipoise.measures.sweeps import gap_functional
 from support.facts import facts, says
 from support.random_scores import Sample, places, samples
+
+QUOTIENTS = ("ppv_gap", "npv_gap")
 
 LABEL = {"ppv_gap": 1, "npv_gap": 0}
 

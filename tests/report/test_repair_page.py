@@ -179,8 +179,7 @@ def test_every_measure_and_kind_of_goal_has_its_words(measure: str, kind: int):
 
 
 def test_a_measure_that_was_added_has_a_page(monkeypatch):
-    monkeypatch.setitem(GAPS, "my_gap", {"tpr": 1.0, "fpr": -1.0})
-    monkeypatch.setitem(MEASURES, "my_gap", Measure("my_gap", "", "sensitivity - false positive rate", rates=GAPS["my_gap"]))
+    monkeypatch.setitem(MEASURES, "my_gap", Measure("my_gap", "", "sensitivity - false positive rate", rates={"tpr": 1.0, "fpr": -1.0}))
     words = _read(small_case(rows=200, goal=paper_goal("my_gap", min_performance=0.6), methods=("bias-gda",))).words("verdict")
     assert says(words, "sensitivity - false positive rate")
 

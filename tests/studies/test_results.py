@@ -11,9 +11,10 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
+from equipoise import measures
 from equipoise.errors import BadInput
 from equipoise.measures import measure_table
-from equipoise.studies import Event, narrow, open_study, read_rows, read_timings, read_traces, results, run_study
+from equipoise.studies import Event, narrow, open_study, read_rows, read_timings, read_traces, results, run_study, worker
 from equipoise.studies.plan import tasks_of
 from equipoise.studies.results import finished, locked_folder
 from support.facts import facts, says
@@ -170,7 +171,8 @@ def new_measure(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], str]]:
     def add() -> str:
         measure = measure_table.Measure("youden_gap", "Youden's index", "Youden's index", rates={"tpr": 1.0, "fpr": -1.0})
         monkeypatch.setitem(measure_table.MEASURES, measure.name, measure)
-        monkeypatch.setitem(measure_table.GAPS, measure.name, measure.rates)
+        for module in (measures, worker):
+            monkeypatch.setattr(module, "GAPS", (*measure_table.GAPS, measure.name))
         importlib.reload(results)
         return "test_youden_gap"
 

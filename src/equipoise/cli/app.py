@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from functools import cache
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -62,6 +63,14 @@ class Command(TyperCommand):
             raise_all(problems)
         return super().parse_args(ctx, args)
 
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        if any("--method" in option.opts for option in self.params):  # named when they are asked for, since they have to be imported
+            from equipoise.measures import MEASURES
+            from equipoise.methods import METHODS
+
+            self.epilog = f"Methods: {', '.join(METHODS)}. Measures: {', '.join(MEASURES)}, and sums such as tpr-fpr."
+        super().format_help(ctx, formatter)
+
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
@@ -93,8 +102,9 @@ def command_line(*names: str) -> Callable[..., None]:
 def run(arguments: list[str]) -> int:
     """The exit code of one command: 0 on success, 2 on bad input, 130 after Ctrl-C."""
     try:
-        own = set(arguments[:1]) & set(COMMANDS) - {"demo"}  # the demo runs other commands
-        command_line(*own)(arguments, prog_name="equipoise", standalone_mode=True, obj=arguments)  # a command may record its arguments
+        parsed = _without_plugins(arguments)
+        own = set(parsed[:1]) & set(COMMANDS) - {"demo"}  # the demo runs other commands
+        command_line(*own)(parsed, prog_name="equipoise", standalone_mode=True, obj=arguments)  # a command may record its arguments
     except SystemExit as stop:
         if stop.code == STOPPED and not isinstance(stop, _Reported):  # by typer, while it read the arguments
             say("Stopped.", console=err)
@@ -115,7 +125,7 @@ def run_shared(arguments: list[str]) -> int:
     """
     from equipoise.models import join_processes, leave_processes, process_count  # which imports torch
 
-    name = next((word for word in arguments if not word.startswith("-")), "")
+    name = next((word for word in arguments if word in COMMANDS), "")
     try:
         if name not in SHARED_COMMANDS or {"-h", "--help"} & set(arguments):
             raise BadInput(
@@ -142,7 +152,31 @@ def run_shared(arguments: list[str]) -> int:
     return agreed
 
 
-def _version(show: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
+def _without_plugins(arguments: list[str]) -> list[str]:
+    """The arguments without `--plugin FILE`, which may stand anywhere; the files are imported before names are read."""
+    if not any(word.partition("=")[0] == "--plugin" for word in arguments):
+        return arguments
+    from equipoise.plugins import load_plugin
+
+    kept, words = list[str](), iter(arguments)
+    for word in words:
+        option, _, file = word.partition("=")
+        if option != "--plugin":
+            kept.append(word)
+        elif not (file := file or next(words, "")):
+            raise BadInput("--plugin takes a Python file, as in --plugin my_method.py")
+        else:
+            load_plugin(file)
+    return kept
+
+
+def _version(
+    show: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    plugin: Annotated[  # noqa: ARG001 (taken out before commands are parsed)
+        list[Path] | None,
+        typer.Option(metavar="FILE.py", help="Also import this file, which adds a method, measure, data set or panel; for every command."),
+    ] = None,
+) -> None:
     if show:
         out.print(__version__)
         raise typer.Exit

@@ -25,7 +25,7 @@ from equipoise.measures.calibration import REASONS, TOO_FEW, WITHHELD
 from equipoise.measures.disclosure import table_from, table_to_dict
 from equipoise.measures.families import comparisons_of, shrunken_gaps
 from equipoise.measures.intervals import INSUFFICIENT_DATA, Estimate
-from equipoise.measures.measure_table import GAPS, GROUP_RATES, OVERALL, QUOTIENTS, Gap, canonical_name
+from equipoise.measures.measure_table import GROUP_RATES, MEASURES, OVERALL, Gap, canonical_name
 from equipoise.measures.moments import Moments
 from equipoise.measures.score_measures import ALL_ROWS, CURVE_COLUMNS, SCORE_MEASURES
 from equipoise.measures.thresholds import DescribedRule, Rule, Threshold
@@ -495,7 +495,7 @@ def _label(plain: Mapping[str, Any]) -> LabelAudit:
     curves = _frame("curves", plain["curves"], OF_CURVES)
     kinds = OF_GROUPS | OF_SCORES if "sampled" in plain["groups"][0] else OF_GROUPS
     groups, gaps = _frame("groups", plain["groups"], kinds).set_index("group"), _frame("gaps", plain["gaps"], OF_GAPS)
-    measures = {*OVERALL, *GAPS, *QUOTIENTS}  # other measures are sums of rates, known by their form
+    measures = {*OVERALL, *MEASURES}  # other measures are sums of rates, known by their form
     estimates = {
         name: each
         for name, each in plain.items()

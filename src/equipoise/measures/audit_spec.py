@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, field_validator
 
 from equipoise.errors import BadInput
-from equipoise.measures.measure_table import GAPS, OVERALL, PERFORMANCE, Gap, canonical_name
+from equipoise.measures.measure_table import MEASURES, OVERALL, PERFORMANCE, Gap, canonical_name
 from equipoise.specification import Specification, setting
 
 RANGE_STEPS = 18  # between the ends of a range, if no step is given
@@ -108,7 +108,8 @@ class AuditSpec(Specification):
     @property
     def wanted(self) -> tuple[str, ...]:
         """The names of all measures."""
-        names = (*GAPS, *OVERALL) if self.measures is None else self.measures
+        default = (name for name, measure in MEASURES.items() if not measure.is_quotient)
+        names = (*default, *OVERALL) if self.measures is None else self.measures
         return tuple(dict.fromkeys(map(str, (*names, *self.also, *self.primary))))
 
     @property

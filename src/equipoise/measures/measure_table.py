@@ -15,6 +15,7 @@ from functools import cache
 from typing import NamedTuple
 
 from equipoise.errors import BadInput, UnknownName, raise_all
+from equipoise.plugins import Registry
 
 
 class Ratio(NamedTuple):
@@ -138,18 +139,13 @@ class Measure:
         return _words(self.rates)
 
 
-MEASURES: dict[str, Measure] = {}
-GAPS: dict[str, Mapping[str, float]] = {}  # the measures that are signed sums of rates
-QUOTIENTS: dict[str, int] = {}  # the measures that are predictive values, with their label
+MEASURES = Registry[Measure]("measures")
 
 
 def add_measure(measure: Measure) -> Measure:
-    """Registers a measure under its name for audits, goals and reports, and returns it."""
-    MEASURES[measure.name] = measure
-    if measure.decided is None:
-        GAPS[measure.name] = measure.rates
-    else:
-        QUOTIENTS[measure.name] = measure.decided
+    """Registers a measure under its name for audits, goals and reports, and returns it; a name that stands for another is refused."""
+    if MEASURES.registered.setdefault(measure.name, measure) != measure:
+        raise ValueError(f"a measure named {measure.name!r} exists, with other rates or words. Choose another name")
     return measure
 
 
@@ -219,9 +215,10 @@ for _measure in (
     ),
 ):
     add_measure(_measure)
-RATES_COMPARED = {each.rate: name for name, each in MEASURES.items() if each.rate in ESTIMATED_RATES}  # rate: its gap
+GAPS = tuple(name for name, each in MEASURES.registered.items() if not each.is_quotient)  # of Equipoise: signed sums of rates
+RATES_COMPARED = {each.rate: name for name, each in MEASURES.registered.items() if each.rate in ESTIMATED_RATES}  # rate: its gap
 
-Gap = str | Mapping[str, float]  # a name from GAPS or QUOTIENTS, or a signed sum of rates
+Gap = str | Mapping[str, float]  # a name from MEASURES, or a signed sum of rates
 
 _RATE_WORDS = {"selection": "share decided positive", "tpr": "sensitivity", "fpr": "false positive rate"}
 _TERM = re.compile(r"\s*([+-]?)\s*(?:(\d+(?:\.\d*)?(?:e[+-]?\d+)?|\.\d+)\s*\*?\s*)?([a-z_]+)\s*", re.IGNORECASE)
@@ -260,7 +257,7 @@ def canonical_name(gap: Gap, also: Iterable[str] = ()) -> str:
     weights: Mapping[str, float]
     if not isinstance(gap, str):
         weights = gap
-    elif gap in GAPS or gap in QUOTIENTS:
+    elif gap in MEASURES:
         return gap
     else:
         weights = _parsed(gap, also)
@@ -272,8 +269,8 @@ def canonical_name(gap: Gap, also: Iterable[str] = ()) -> str:
     signed = {rate: float(weights[rate]) for rate in RATES if weights.get(rate)}
     if not signed:
         raise BadInput(f"a measure is a signed sum of rates with at least one that counts, such as 'tpr-fpr'; got {gap!r}")
-    for name, rates in GAPS.items():
-        if rates == signed:
+    for name, measure in MEASURES.items():
+        if measure.rates == signed:
             return name
     parts = [f"{'-' if w < 0 else '+'}{'' if abs(w) == 1 else f'{abs(w):.12g}'}{rate}" for rate, w in signed.items()]
     parts.sort(key=lambda part: part[0])  # '+' comes before '-', so that a name seldom begins with a minus
@@ -289,7 +286,7 @@ def _parsed(text: str, also: Iterable[str]) -> dict[str, float]:
         at = match.end()
     if at < len(text) or not matches or (len(matches) == 1 and not matches[0][2] and not matches[0][1] and matches[0][3] not in RATES):
         sums = f"or a signed sum of the rates {', '.join(RATES)}, such as 'tpr-fpr' or '0.5*tpr+0.5*fpr'"
-        raise UnknownName("measure", text, [*GAPS, *QUOTIENTS, *also, sums])
+        raise UnknownName("measure", text, [*MEASURES, *also, sums])
     for sign, weight, rate in (match.groups() for match in matches):
         if rate not in RATES:
             raise UnknownName(f"rate in the measure {text!r}:", rate, RATES)

@@ -9,7 +9,6 @@ import importlib
 import math
 import pkgutil
 import time
-from collections import UserDict
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -25,6 +24,7 @@ from equipoise.measures import Rule, measure_of
 from equipoise.methods.candidate import Progress
 from equipoise.methods.evaluation import Evaluation, Label
 from equipoise.methods.goal import Goal, Note, Why, keeping, raise_together
+from equipoise.plugins import Registry
 from equipoise.specification import is_real
 
 if TYPE_CHECKING:
@@ -215,29 +215,21 @@ class MethodRun:
         return self if self.deadline is None else replace(self, deadline=now + share * max(0.0, self.deadline - now))
 
 
-class _Methods(UserDict[str, Method]):
+class _Methods(Registry[Method]):
     """Methods by name, in alphabetical order; the modules of this folder are imported on first access."""
-
-    def __init__(self) -> None:
-        self.registered: dict[str, Method] = {}  # so far
-        self.complete = False
-
-    @property
-    def data(self) -> dict[str, Method]:  # type: ignore[override]
-        """All methods; `UserDict` reads them here."""
-        if not self.complete:
-            self.complete = True
-            package = importlib.import_module("equipoise.methods")
-            for module in pkgutil.iter_modules(package.__path__):
-                if module.name not in WITHOUT_METHODS:
-                    importlib.import_module(f"{package.__name__}.{module.name}")
-        return self.registered
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(self.data))
 
 
-METHODS = _Methods()
+def _import_methods() -> None:
+    package = importlib.import_module("equipoise.methods")
+    for module in pkgutil.iter_modules(package.__path__):
+        if module.name not in WITHOUT_METHODS:
+            importlib.import_module(f"{package.__name__}.{module.name}")
+
+
+METHODS = _Methods("methods", _import_methods)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ import pandas as pd
 
 from equipoise.data import Attribute, FloatArray, Scores
 from equipoise.measures import LabelAudit, Rule
+from equipoise.plugins import Registry
 from equipoise.report.text import amount, number, short
 from equipoise.report.wording.audits import counted_unit
 
@@ -65,7 +66,7 @@ class Panel:
     bottom: int = HEIGHT - BOTTOM
 
 
-PANELS: dict[str, Callable[[Comparison], Sequence[Panel]]] = {}  # added figures of the section "Scores and thresholds", by heading
+PANELS = Registry[Callable[["Comparison"], Sequence[Panel]]]("panels")  # added figures of the section "Scores and thresholds", by heading
 
 
 def add_panels(heading: str, draw: Callable[[Comparison], Sequence[Panel]]) -> None:
@@ -74,7 +75,7 @@ def add_panels(heading: str, draw: Callable[[Comparison], Sequence[Panel]]) -> N
     - `heading`: what stands above them, in the section "Scores and thresholds".
     - `draw`: a function from the comparison of a repair to its panels.
     """
-    PANELS[heading] = draw
+    PANELS.registered[heading] = draw
 
 
 @dataclass(frozen=True)

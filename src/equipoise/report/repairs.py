@@ -526,7 +526,7 @@ def overview(
         "one": one,
         "outcome": outcome,
         "method_name": "; ".join(dict.fromkeys(words.method_words(repair.result) for repair in repairs.values())),
-        "joint": METHODS[first.result.candidate.method].labels == ALL_AT_ONCE,
+        "joint": (used := METHODS.get(first.result.candidate.method)) is not None and used.labels == ALL_AT_ONCE,
         "when": date_words(first.provenance.when),
     }
     document = doc.Document(

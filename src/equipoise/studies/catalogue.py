@@ -15,6 +15,7 @@ from typing import BinaryIO, NamedTuple
 from equipoise.data import Cohort
 from equipoise.disk import atomic_path, read_bytes, sha256, user_cache
 from equipoise.errors import BadInput, Misuse, pick
+from equipoise.plugins import Registry
 from equipoise.studies.sets import File, Recipe, locate
 from equipoise.studies.sets.chest_xrays import CHEST_XRAYS
 from equipoise.studies.sets.mimic_iii import MIMIC_III
@@ -33,7 +34,8 @@ class FileStatus(NamedTuple):
     status: str
 
 
-CATALOGUE: dict[str, Recipe] = {recipe.name: recipe for recipe in (*TABULAR, *PHANTOM, *CHEST_XRAYS, *MIMIC_III)}
+CATALOGUE = Registry[Recipe]("data_sets")
+CATALOGUE.registered.update((recipe.name, recipe) for recipe in (*TABULAR, *PHANTOM, *CHEST_XRAYS, *MIMIC_III))
 
 
 def load(name: str, root: str | Path | None = None, **options: object) -> Cohort:

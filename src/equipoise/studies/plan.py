@@ -588,6 +588,7 @@ class StudyTask:
     version: str
     task: Task
     device: str | None = None  # where networks are computed; None: tables on the CPU, images on a GPU if there is one
+    plugins: Mapping[str, bytes] = dataclasses.field(default_factory=dict)  # the source of each plug-in file by its path
     trained: Callable[[], bytes] | None = None  # reads the file of the network, which can be half a gigabyte; None to train it
 
 

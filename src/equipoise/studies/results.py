@@ -32,7 +32,9 @@ from equipoise import __version__
 from equipoise.data import Columns, FloatArray, Scores
 from equipoise.disk import atomic_path, sha256, write_text
 from equipoise.errors import BadInput, collecting, first_line, raise_all, validation_problems
-from equipoise.measures import GAPS, cell_index
+from equipoise.measures import GAPS, MEASURES, cell_index
+from equipoise.methods import METHODS
+from equipoise.plugins import plugin_digest
 from equipoise.studies import networks
 from equipoise.studies.plan import Plan, Task, make_plan, narrow, tasks_of
 
@@ -225,7 +227,9 @@ def identity(plan: Plan, root: str | Path | None) -> dict[str, Any]:
             problems.append(str(error))
         content["data"].append(entry | ({} if data.source else {"file": Path(str(data.file)).name}))
     raise_all(list(dict.fromkeys(problems)), plan.name)
-    return content
+    plugins: dict[str, Any] = {arm.method: plugin_digest(METHODS[arm.method].run.__module__) for arm in plan.methods}
+    plugins |= {name: dict(MEASURES[name].rates) for name in plan.measures if name in MEASURES and name not in GAPS}
+    return content | ({"plugins": used} if (used := {name: what for name, what in plugins.items() if what}) else {})
 
 
 def fingerprint(identity: Mapping[str, Any]) -> str:

@@ -31,6 +31,7 @@ from equipoise.data import Images
 from equipoise.disk import uninterrupted
 from equipoise.errors import BadInput, EquipoiseError, MissingExtra, first_line, pick
 from equipoise.models import computing_on
+from equipoise.plugins import PLUGIN_FILES
 from equipoise.studies.networks import MLP
 from equipoise.studies.plan import Plan, StudyTask, Task, TaskResult, task_cost, tasks_of
 from equipoise.studies.results import StudyFolder, finished, locked_folder
@@ -167,7 +168,7 @@ class _Run:
                     self._fail(task, str(error), others=[t for t in self.pending if t.data == task.data])
                     continue
                 trained = folder.file(task.training).absolute().read_bytes if task.method else None
-                runner.submit(StudyTask(folder.plan, folder.fingerprint, folder.version, task, self.device, trained), cohort)
+                runner.submit(StudyTask(folder.plan, folder.fingerprint, folder.version, task, self.device, PLUGIN_FILES, trained), cohort)
             if not self.running:
                 break  # the remaining tasks could not be started
             self._report_progress(note)

@@ -28,6 +28,7 @@ from equipoise.errors import BadInput, EquipoiseError, collecting, raise_all
 from equipoise.measures import AFFINE_PERFORMANCE, GAPS, Cells, largest_gap, largest_gap_p_value, p_values, upper_bound
 from equipoise.methods import METHODS, LabelCandidate, make_settings, run_method
 from equipoise.models import Training, compute_device, computing_on, predict, train
+from equipoise.plugins import load_sources
 from equipoise.studies import networks
 from equipoise.studies.plan import PRIVILEGED, PROTOCOLS, Plan, StudyTask, TaskResult
 from equipoise.studies.results import SET_SIZES, TRACE_COLUMNS, pooled_columns, rows_to_bytes
@@ -39,6 +40,7 @@ KEPT_SPLITS = 2  # the number of splits whose data a process caches
 def attempt_task(work: StudyTask, cohort: bytes | None) -> TaskResult:
     """The outcome of a task. Errors are part of it, so that one bad task does not stop the others."""
     try:
+        load_sources(work.plugins)
         return TaskResult(perform(work, cohort))
     except EquipoiseError as error:
         return TaskResult(problem=str(error))
