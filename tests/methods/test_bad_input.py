@@ -143,9 +143,9 @@ def test_small_cells_are_named_with_their_standard_error_and_what_to_merge(metho
 
 
 def _variance(f: np.ndarray) -> float:
-    """Of the share decided positive: binomial, coins included; of a share of 0 or 1 that of Beta(1/2, n + 1/2)."""
-    n, share = len(f), f.mean()
-    return 0.5 * (n + 0.5) / ((n + 1) ** 2 * (n + 2)) if share in (0, 1) else share * (1 - share) / n
+    """Of the share decided positive: binomial, coins included, with one success and one failure added, as in the audit."""
+    share = (f.sum() + 1) / (len(f) + 2)
+    return share * (1 - share) / len(f)
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -50,10 +50,10 @@ def test_standard_errors_are_those_of_the_patient_bootstrap(measure: str, perfor
     np.testing.assert_allclose(found.gap_se(), gaps.std(1), rtol=0.08)
     np.testing.assert_allclose(found.performance_se(), performances.std(1), rtol=0.08)
     # Of differences too: the same patients are drawn for every step.
-    np.testing.assert_allclose(found.performance_se(against=0)[1:], (performances - performances[0]).std(1)[1:], rtol=0.08)
+    np.testing.assert_allclose(found.performance_se(change=True)[1:], (performances - performances[0]).std(1)[1:], rtol=0.08)
     rates = np.stack([cells.rate("tpr") for cells in drawn])
     np.testing.assert_allclose(found.rate_se("tpr"), rates.std(1), rtol=0.08)
-    np.testing.assert_allclose(found.rate_se("tpr", against=0)[1:], (rates - rates[0]).std(1)[1:], rtol=0.08)
+    np.testing.assert_allclose(found.rate_se("tpr", change=True)[1:], (rates - rates[0]).std(1)[1:], rtol=0.08)
 
 
 def test_without_patients_the_standard_error_is_the_binomial_one():

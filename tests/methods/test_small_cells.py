@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from equipoise.data import FEW_ROWS, Cohort
-from equipoise.measures import units_of
-from equipoise.methods.small_cells import advice, advise_merging, cells_of, gap_error
-from equipoise.methods.step_estimates import StepEstimates
+from equipoise.measures import moments_of, units_of
+from equipoise.methods.small_cells import advice, advise_merging, cells_of
 from support.facts import says
 from support.goals import paper_goal
 
@@ -87,10 +86,10 @@ def test_the_error_of_a_gap_is_that_of_many_samples():
     rng = np.random.default_rng(0)
     codes, y = np.repeat([0, 1, 2], [60, 8, 30]), np.ones(98, int)
     f = np.where(codes == 1, rng.choice([0.2, 0.9], 98), 0.7)
-    evidence = StepEstimates(f[None], y, codes, ("a", "b", "c"), units_of(None, 98), paper_goal("eod"))
+    gaps = moments_of(f, y, codes, 3, units_of(None, 98)).gap({"tpr": 1.0})
     drawn = np.empty(4000)
     for k in range(len(drawn)):
         some = [rng.choice(f[codes == code], (codes == code).sum()) for code in (0, 1)]
         reference, other = ((rng.random(len(part)) < part).mean() for part in some)
         drawn[k] = other - reference
-    assert gap_error(evidence, 1) == pytest.approx(drawn.std(), rel=0.1)
+    assert np.sqrt(gaps.variance[0]) == pytest.approx(drawn.std(), rel=0.1)

@@ -57,12 +57,14 @@ from .measure_table import Gap as Gap
 from .measure_table import Measure as Measure
 from .measure_table import add_measure as add_measure
 from .measure_table import canonical_name as canonical_name
+from .measure_table import estimated_rate as estimated_rate
 from .measure_table import is_affine_performance as is_affine_performance
 from .measure_table import is_performance as is_performance
 from .measure_table import measure_of as measure_of
 from .measure_table import missed_case_worth as missed_case_worth
 from .moments import BLOCK_ELEMENTS as BLOCK_ELEMENTS
 from .moments import Clusters as Clusters
+from .moments import Moments as Moments
 from .moments import SignedSum as SignedSum
 from .moments import concatenate_sums as concatenate_sums
 from .moments import moments_of as moments_of
@@ -79,6 +81,7 @@ from .paired_changes import Baseline as Baseline
 from .paired_changes import BaselineComparison as BaselineComparison
 from .paired_changes import PairedDecisions as PairedDecisions
 from .paired_changes import Shift as Shift
+from .paired_changes import performance_error as performance_error
 from .permutation import largest_gap_p_value as largest_gap_p_value
 from .permutation import p_values as p_values
 from .score_measures import ALL_ROWS as ALL_ROWS

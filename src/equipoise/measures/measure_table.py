@@ -76,6 +76,11 @@ AFFINE_PERFORMANCE = ("balanced_accuracy", "accuracy")  # and net benefits
 OVERALL = (*PERFORMANCE, *OVERALL_SCORE_MEASURES)  # measures of all rows together; all others are gaps
 
 
+def estimated_rate(rate: str) -> str:
+    """The name of one of RATES among the rates that an audit estimates."""
+    return "selection_rate" if rate == "selection" else rate
+
+
 def is_performance(name: str) -> bool:
     """Whether this is a measure of performance that depends on the decisions."""
     return name in AT_THRESHOLD or missed_case_worth(name) is not None
@@ -112,7 +117,7 @@ class Measure:
         """
         if self.is_quotient:
             return {self.rate: 1.0}
-        return {"selection_rate" if rate == "selection" else rate: sign for rate, sign in self.rates.items()}
+        return {estimated_rate(rate): sign for rate, sign in self.rates.items()}
 
     @property
     def labels(self) -> tuple[int, ...]:

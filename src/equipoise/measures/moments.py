@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from equipoise.data import Attribute, FloatArray, IntArray, Scores, generator, patient_codes
+from equipoise.data import Attribute, FloatArray, IntArray, Rows, generator, patient_codes
 from equipoise.measures.cells import distinct_keys, kish, ratio, sums_at
 from equipoise.measures.intervals import combine_limits, fewer_clusters, tango, wilson
 from equipoise.measures.measure_table import ESTIMATED_RATES, RATIOS, Ratio
@@ -472,6 +472,12 @@ class Moments:
         covariances: FloatArray = self._estimated[1][:, places][:, :, places]
         return covariances
 
+    def standard_error(self, coefficients: Mapping[str, float]) -> FloatArray:
+        """The cluster-robust standard error of a signed sum of ratios of each group (groups,); 0 if it is the same in all patients."""
+        signs = np.array([*coefficients.values()])
+        variance: FloatArray = np.einsum("k,gkl,l->g", signs, self.covariance([*coefficients]), signs)
+        return np.sqrt(np.maximum(variance, 0.0))
+
     def signed(self, coefficients: Mapping[str, float]) -> SignedSum:
         """A signed sum of ratios of each group (groups,), with the correlations of the ratios; 0 if one of them has no variance."""
         names = list(coefficients)
@@ -524,14 +530,21 @@ class Moments:
 
 
 def moments_of(
-    f: npt.ArrayLike, y: npt.ArrayLike, codes: IntArray, groups: int, units: IntArray, weight: npt.ArrayLike | None = None
+    f: npt.ArrayLike,
+    y: npt.ArrayLike,
+    codes: IntArray,
+    groups: int,
+    units: IntArray,
+    weight: npt.ArrayLike | None = None,
+    names: Sequence[str] = tuple(DECISION_RATIOS),
 ) -> Moments:
-    """The moments of decisions f, by group and patient. Rows without a group (code -1) are left out."""
-    return sum_columns(DECISION_RATIOS, _rows_by_label(y, f), Clusters.of(codes, groups, units), weight)
+    """The moments of decisions f, by group and patient, for these ratios. Rows without a group (code -1) are left out."""
+    ratios = {name: DECISION_RATIOS[name] for name in names}
+    return sum_columns(ratios, _rows_by_label(y, f), Clusters.of(codes, groups, units), weight)
 
 
-def moments_of_scores(scores: Scores, f: FloatArray, attribute: Attribute | None = None) -> Moments:
-    """The moments of decisions f on the rows of scores, by the groups of an attribute (or of their only attribute)."""
+def moments_of_scores(scores: Rows, f: FloatArray, attribute: Attribute | None = None) -> Moments:
+    """The moments of decisions f on the rows of scores or a cohort, by the groups of an attribute (or of their only attribute)."""
     by = scores.attribute if attribute is None else attribute
     return moments_of(f, scores.y, by.codes, len(by.levels), units_of(scores.patients, len(scores)), scores.weight)
 
@@ -542,11 +555,11 @@ def moments_of_change(
     y: npt.ArrayLike,
     clusters: Clusters,
     weight: npt.ArrayLike | None = None,
-    ratios: Columns = CHANGE_RATIOS,
+    names: Sequence[str] = tuple(CHANGE_RATIOS),
 ) -> Moments:
     """The moments of positive decisions gained and lost on the same rows; their ratios are the changes of rates.
 
-    With the ratios of `BOTH`, they are those of the predictive values and F1 (as `jaccard`) before and after, which are correlated. If no
+    `names` are some of these changes; or of the predictive values and the Jaccard index before and after, which are correlated. If no
     decision changed, decisions on other patients still might: the interval of ten unchanged decisions has a positive width.
 
     >>> ones = np.ones(10)
@@ -555,8 +568,10 @@ def moments_of_change(
     [0.0, -0.28, 0.28]
     """
     first, second = np.asarray(before, dtype=np.float64), np.asarray(after, dtype=np.float64)
-    columns = (first, second) if ratios is BEFORE_AND_AFTER else (np.maximum(second - first, 0.0), np.maximum(first - second, 0.0))
-    return sum_columns(ratios, _rows_by_label(y, *columns), clusters, weight)
+    known, columns = CHANGE_RATIOS, (np.maximum(second - first, 0.0), np.maximum(first - second, 0.0))
+    if names[0] in BEFORE_AND_AFTER:
+        known, columns = BEFORE_AND_AFTER, (first, second)
+    return sum_columns({name: known[name] for name in names}, _rows_by_label(y, *columns), clusters, weight)
 
 
 def _rows_by_label(y: npt.ArrayLike, *values: npt.ArrayLike) -> list[npt.NDArray[Any]]:

@@ -7,17 +7,27 @@ The variance of the change includes half a changed decision of each kind (a true
 Agresti and Min 2005 (Stat Med 24:729): if no decision changed, those on other patients still might.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
-from equipoise.data import FloatArray, Scores
+from equipoise.data import FloatArray, IntArray, Scores
 from equipoise.measures.audit_spec import AuditSpec
-from equipoise.measures.cells import Cells, estimated_rates, largest_gap, ratio
+from equipoise.measures.cells import Cells, estimated_rates, largest_gap, ratio, sums_at
 from equipoise.measures.intervals import Estimate, combine_limits
 from equipoise.measures.measure_table import MEASURES, measure_of
-from equipoise.measures.moments import BEFORE_AND_AFTER, CHANGE_RATIOS, Clusters, Columns, Moments, SignedSum, moments_of_change, units_of
+from equipoise.measures.moments import (
+    BEFORE_AND_AFTER,
+    CHANGE_RATIOS,
+    Clusters,
+    Moments,
+    SignedSum,
+    moments_of,
+    moments_of_change,
+    units_of,
+)
 
 SAME_GAP = 0.01  # by how much a gap may be larger and still count as equal
 NEGLIGIBLE_CHANGE = 5e-4  # smaller changes count as none: they would be printed as 0.0 or 0.1 points
@@ -66,12 +76,12 @@ class PairedDecisions:
         """The moments of the positive decisions gained and lost in each group."""
         return self._moments()
 
-    def _moments(self, ratios: Columns = CHANGE_RATIOS, *, overall: bool = False) -> Moments:
+    def _moments(self, names: Sequence[str] = tuple(CHANGE_RATIOS), *, overall: bool = False) -> Moments:
         """Moments of the decisions before and after, of each group or of all patients."""
         scores, attribute = self.scores, self.scores.attribute
         codes, groups = (np.zeros(len(scores), np.int64), 1) if overall else (attribute.codes, len(attribute.levels))
         clusters = Clusters.of(codes, groups, units_of(scores.patients, len(scores)))
-        return moments_of_change(*self.decisions, scores.y, clusters, scores.weight, ratios)
+        return moments_of_change(*self.decisions, scores.y, clusters, scores.weight, names)
 
     def shifts(self) -> list[Shift]:
         """The changes of sensitivity and false positive rate of every group with enough patients."""
@@ -98,7 +108,7 @@ class PairedDecisions:
     def signed(self, measure: str) -> SignedSum:
         """The change of the rate, or sum of rates, that a measure compares, for each group (groups,), the reference first."""
         if measure_of(measure).is_quotient:
-            return _ratio_change(self._moments(BEFORE_AND_AFTER), MEASURES[measure].rate)
+            return _ratio_change(self._moments(tuple(BEFORE_AND_AFTER)), MEASURES[measure].rate)
         return self.change.signed(measure_of(measure).rates)
 
     def rates(self, measure: str) -> tuple[FloatArray, FloatArray]:
@@ -122,7 +132,7 @@ class PairedDecisions:
         """The change of the performance over all patients."""
         level = self.settings.level
         if name == "f1":  # 2 J / (1 + J), from the limits of the Jaccard index J before and after and their correlation
-            jaccard = _ratio_change(self._moments(BEFORE_AND_AFTER, overall=True), "jaccard")
+            jaccard = _ratio_change(self._moments(tuple(BEFORE_AND_AFTER), overall=True), "jaccard")
             f1, below, above = (2 * j / (1 + j) for j in (jaccard.value, *jaccard.term_limits(level)))
             ends = combine_limits(jaccard.signs, f1, below, above, jaccard.correlation)
         else:
@@ -151,6 +161,25 @@ class PairedDecisions:
     def rate_changes(self, rate: str) -> list[Estimate]:
         """The change of one rate of every group, the reference first."""
         return Estimate.each(self.change.signed({rate: 1.0}).limits(self.settings.level))
+
+
+def performance_error(
+    name: str, f: FloatArray, y: IntArray, units: IntArray, weight: FloatArray | None = None, before: FloatArray | None = None
+) -> float:
+    """The standard error of the performance of decisions f over all rows, or of its change from that of the decisions `before`."""
+    everyone, mass = np.zeros(len(y), np.int64), np.ones(len(y)) if weight is None else weight
+    signs = {"jaccard": 1.0} if name == "f1" else estimated_rates(name, sums_at(y, mass, 2))
+    if before is None:
+        sums = moments_of(f, y, everyone, 1, units, weight, tuple(signs))
+        slope = 2 / (1 + float(sums["jaccard"].value[0])) ** 2 if name == "f1" else 1.0  # F1 is 2 J / (1 + J)
+        return slope * float(np.sqrt(sums.signed(signs).variance[0]))
+    clusters = Clusters.of(everyone, 1, units)
+    if name == "f1":
+        names = "jaccard_after", "jaccard_before"
+        both = moments_of_change(before, f, y, clusters, weight, names)
+        signs = {each: float(sign * 2 / (1 + both[each].value[0]) ** 2) for each, sign in zip(names, (1, -1), strict=True)}
+        return float(both.standard_error(signs)[0])
+    return float(moments_of_change(before, f, y, clusters, weight, tuple(signs)).standard_error(signs)[0])
 
 
 def _ratio_change(both: Moments, name: str) -> SignedSum:

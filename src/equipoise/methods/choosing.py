@@ -124,18 +124,18 @@ class Prospects:
                 size = np.abs(gaps + each).max(1)
                 gap[k], loss[k] = size.mean(), np.maximum(size - beyond, 0.0).mean()
             least = float(np.maximum(np.abs(gaps - np.median(gaps, axis=0)).max(1) - beyond, 0.0).mean())
-        change, error = own.performance - own.performance[0], own.performance_se(against=0)
+        change, error = own.performance - own.performance[0], own.performance_se(change=True)
         minimum = goal.settled(float(own.performance[0])).min_performance  # a relative one is counted from the original's
         assert minimum is not None  # cross-fitted selection always keeps performance
         lacks = {"performance": change - SURE * error < minimum - own.performance[0] - RATE_NOISE, "rates": np.zeros(len(own.f), bool)}
         for name, kept in goal.keep.items():
             rate, same = own.cells.rate(name), kept == BEFORE
-            lower = rate - (rate[0] if same else float(kept)) - SURE * own.rate_se(name, against=0 if same else None)
+            lower = rate - (rate[0] if same else float(kept)) - SURE * own.rate_se(name, change=same)
             lacks["rates"] |= (lower < -RATE_NOISE).any(-1)  # groups whose rate is undefined do not count
         changes, rise = {name: own.cells.rate(name) - own.cells.rate(name)[0] for name in RATES}, {}
         for name, most in {**dict.fromkeys(goal.max_rate, 1.0), **goal.rises}.items():
             rise[name] = np.nan_to_num(changes[name]).max(1)
-            upper = changes[name] + RISE_SURE * own.rate_se(name, against=0)
+            upper = changes[name] + RISE_SURE * own.rate_se(name, change=True)
             lacks[name] = (upper > most + RATE_NOISE).any(1)
             if name in goal.max_rate:
                 before_rate = own.cells.rate(name)[0]

@@ -11,12 +11,11 @@ needs each patient's group. Without it, `bias-score` and `single-threshold` leve
 import numpy as np
 
 from equipoise.data import Scores
-from equipoise.measures import RATES, Cells, Rule
+from equipoise.measures import RATES, Cells, Rule, estimated_rate, moments_of_scores
 from equipoise.methods.choosing import NO_GAP, TrueRates, select
 from equipoise.methods.contract import ONE_BY_ONE, Fit, Kind, NoSettings, method, rule_work
 from equipoise.methods.goal import Goal, Note, unharmed
 from equipoise.methods.rules import REMOVED_SHARES, original_rule, rule_trace
-from equipoise.methods.step_estimates import StepEstimates
 from equipoise.methods.thresholds import GroupThresholds
 
 LEVEL_UP = "level-up"
@@ -45,8 +44,8 @@ def level_up(scores: Scores, goal: Goal, _settings: NoSettings = NoSettings()) -
     known = ~np.isnan(observed) & (not harms)
     means = observed.copy()
     if known.any():
-        errors = StepEstimates.of(decided[None], scores, goal).rate_se(rate)[0]
-        means[known] = TrueRates.of(observed[known], np.maximum(errors[known], 1e-6) ** 2, NO_GAP).means
+        variance = moments_of_scores(scores, decided).signed({estimated_rate(rate): 1.0}).variance
+        means[known] = TrueRates.of(observed[known], variance[known], NO_GAP).means
     low, high = (means[known].min(), means[known].max()) if known.any() else (0.0, 0.0)
     rows = [codes == code if RATES[rate] is None else (codes == code) & (scores.y == RATES[rate]) for code in range(len(levels))]
     ranked = [-np.sort(-scores.score[own]) for own in rows]  # of each group, the highest score first

@@ -32,7 +32,16 @@ import numpy as np
 from equipoise import measures
 from equipoise.data import FloatArray, Scores
 from equipoise.errors import BadInput
-from equipoise.measures import FEW_PATIENTS, AuditSpec, Estimate, PairedDecisions, moments_of_scores, simultaneous_gaps, units_of
+from equipoise.measures import (
+    FEW_PATIENTS,
+    AuditSpec,
+    Estimate,
+    PairedDecisions,
+    estimated_rate,
+    moments_of_scores,
+    simultaneous_gaps,
+    units_of,
+)
 from equipoise.methods.evaluation import RATE_NOISE
 from equipoise.methods.goal import BEFORE, Goal, Note
 
@@ -370,7 +379,7 @@ def _kept_rates(pair: PairedDecisions, after: FloatArray, goal: Goal, labels: in
     sums = moments_of_scores(scores, after)
     rates = []
     for rate, least in goal.keep.items():
-        name = "selection_rate" if rate == "selection" else rate
+        name = estimated_rate(rate)
         high = sums.signed({name: 1.0}).limits(wide.settings.level)[2]
         old, new = (cells.rate(rate) for cells in pair.cells)
         for k, change in enumerate(wide.rate_changes(rate)):

@@ -12,10 +12,9 @@ import numpy as np
 
 from equipoise.data import FEW_ROWS, MISSING, Rows
 from equipoise.errors import TooFewPatients
-from equipoise.measures import RATES, Cells, linearise, measure_of, units_of
+from equipoise.measures import RATES, estimated_rate, measure_of, moments_of_scores, units_of
 from equipoise.methods.candidate import LabelCandidate
 from equipoise.methods.goal import Goal, Note
-from equipoise.methods.step_estimates import StepEstimates
 
 CELLS_LISTED = 6  # number of cells listed; the rest is only counted
 MIN_PATIENTS = 5  # in every cell, unless a repair is forced
@@ -63,15 +62,17 @@ def note_rows(candidate: LabelCandidate, rows: Rows, without_group: str = "") ->
                     decided_so = (rows.attribute.codes == cell.code) & ((decisions >= 0.5) == bool(label))
                     cells[at] = replace(cell, count=len(np.unique(units[decided_so])), decided="positive" if label else "negative")
         if small := [cell for cell in cells if cell.count < FEW_ROWS]:
-            evidence, measure_labels = StepEstimates.of(decisions[None], rows, measured), {RATES[rate] for rate in _measured(measured)}
+            sums, measure_labels = moments_of_scores(rows, decisions), {RATES[rate] for rate in _measured(measured)}
+            gap_errors = np.sqrt(sums.gap(measure_of(measured.measure).coefficients).variance)
             entries = []
             for cell in small:  # each with the standard error of the gap or kept rate that depends on it
                 about: dict[str, object] = {"group": cell.group, "count": cell.count, "counted": cell.counted}
                 if cell.label in measure_labels:  # every gap depends on the reference
-                    codes = [cell.code] if cell.code else range(1, len(rows.attribute.levels))
-                    about |= {"of": measured.measure, "error": max(gap_error(evidence, code) for code in codes), "each": not cell.code}
+                    error = gap_errors[cell.code - 1] if cell.code else gap_errors.max()
+                    about |= {"of": measured.measure, "error": float(error), "each": not cell.code}
                 else:
-                    about |= {"of": cell.rate, "error": float(evidence.rate_se(cell.rate)[0, cell.code]), "each": False}
+                    variance = sums.signed({estimated_rate(cell.rate): 1.0}).variance
+                    about |= {"of": cell.rate, "error": float(np.sqrt(variance[cell.code])), "each": False}
                 entries.append(about)
             numbers = {"cells": tuple(entries), "advice": advise_merging(rows, cells, measured.measure)}
             notes.append(Note("small_cells", measured.measure, numbers))
@@ -175,13 +176,3 @@ def advise_merging(cohort: Rows, cells: Sequence[CellCount], measure: str | None
 def _measured(goal: Goal) -> tuple[str, ...]:
     """The rates of the measure; a quotient needs rows, like a selection rate."""
     return ("selection",) if measure_of(goal.measure).is_quotient else tuple(measure_of(goal.measure).rates)
-
-
-def gap_error(evidence: StepEstimates, code: int) -> float:
-    """The standard error of one group's gap: from the sampling of patients, and from the randomness of a randomised rule."""
-    pair = np.where(evidence.codes == code, 1, np.where(evidence.codes == 0, 0, MISSING))
-    sampled = replace(evidence, codes=pair, levels=(evidence.levels[0], evidence.levels[code])).gap_se()[0]
-    f = evidence.f[0]
-    cells = Cells(evidence.levels, evidence.cells.n[0], evidence.cells.s[0])
-    weight = linearise(evidence.goal.measure, cells, code).weights(evidence.y, evidence.codes) * evidence.mass
-    return float(np.hypot(sampled, np.sqrt((weight**2 * f * (1 - f)).sum())))
