@@ -7,7 +7,7 @@ ARG PIP_EXTRA_INDEX_URL
 ENV OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=1
 COPY pyproject.toml README.md LICENSE constraints.txt /source/
 COPY src /source/src
-RUN pip install --no-cache-dir --constraint /source/constraints.txt "/source[onnx,dicom]" && rm -rf /source
+RUN pip install --no-cache-dir --constraint /source/constraints.txt "/source[studies,onnx,dicom]" && rm -rf /source
 RUN useradd --create-home equipoise && mkdir /work && chown equipoise /work
 USER equipoise
 WORKDIR /work

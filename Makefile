@@ -1,4 +1,4 @@
-# make demo | test | lint | docs | pictures | bench | kills | fuzz | newest | lowest | clean. Everything that is needed is installed into .venv by the targets themselves.
+# make demo | test | light | lint | docs | pictures | bench | kills | fuzz | newest | lowest | clean. Everything that is needed is installed into .venv by the targets themselves.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -8,7 +8,7 @@ export OMP_NUM_THREADS ?= 1
 # Compiled files are kept, whatever is set outside: processes that the tests start would compile the package again and again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test tests lint docs pictures bench clean install browser kills fuzz newest lowest
+.PHONY: demo test tests light lint docs pictures bench clean install browser kills fuzz newest lowest
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -27,6 +27,10 @@ test: install browser
 
 tests: install
 	$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --quiet --durations=20
+
+# The wheel without torch in an empty environment: its size and time, and the page on repairing scores; about a minute.
+light: install
+	$(BIN)/python experiments/install/measure.py equipoise --check
 
 # Chromium for the tests of the report in a browser; where it cannot be installed they are skipped, and say why.
 browser:

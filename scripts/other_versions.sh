@@ -12,10 +12,13 @@ if [ "$kind" = lowest ]; then
   "$venv/bin/python" - > "$venv/versions.txt" <<'LOWEST'
 import tomllib
 with open("pyproject.toml", "rb") as file:
-    print("\n".join(tomllib.load(file)["project"]["dependencies"]).replace(">=", "=="))
+    project = tomllib.load(file)["project"]
+extras = project["optional-dependencies"]
+every = [*project["dependencies"], *extras["torch"], *extras["parquet"], *extras["studies"]]
+print("\n".join(each for each in every if not each.startswith("equipoise[")).replace(">=", "=="))
 LOWEST
-  "$venv/bin/pip" install --quiet --requirement "$venv/versions.txt" --editable .
+  "$venv/bin/pip" install --quiet --requirement "$venv/versions.txt" --editable '.[studies]'
 else
-  "$venv/bin/pip" install --quiet --upgrade --upgrade-strategy eager --editable .
+  "$venv/bin/pip" install --quiet --upgrade --upgrade-strategy eager --editable '.[studies]'
 fi
 "$venv/bin/python" scripts/small_job.py

@@ -89,6 +89,31 @@ class MissingExtra(EquipoiseError, ImportError):
         super().__init__(f"{purpose} needs {package}, which is not installed: pip install 'equipoise[{extra}]'")
 
 
+EXTRAS = {  # the extra of each package that not every use needs
+    **dict.fromkeys(("torch", "torchvision", "safetensors", "PIL"), "torch"),
+    "pyarrow": "parquet",
+    **dict.fromkeys(("altair", "vl_convert"), "studies"),
+}
+
+
+@contextmanager
+def needing(purpose: str, extra: str = "") -> Iterator[None]:
+    """Raises `MissingExtra` with the pip command if a package of an extra is imported in the block and is not installed.
+
+    >>> with needing("a network"):
+    ...     raise ModuleNotFoundError(name="torch")
+    Traceback (most recent call last):
+    equipoise.errors.MissingExtra: a network needs torch, which is not installed: pip install 'equipoise[torch]'
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = str(error.name).partition(".")[0]
+        if package not in EXTRAS:
+            raise
+        raise MissingExtra(PACKAGES.get(package, package), extra or EXTRAS[package], purpose) from error
+
+
 def did_you_mean(name: object, choices: Iterable[str], cutoff: float = 0.5) -> str:
     """A hint at the choice nearest to a name, whatever its case; empty where none is near.
 

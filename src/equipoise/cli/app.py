@@ -23,7 +23,7 @@ from typer.main import get_command
 
 from equipoise import __version__
 from equipoise.cli.console import err, out, say, say_bad
-from equipoise.errors import STOPPED, BadInput, EquipoiseError, raise_all
+from equipoise.errors import STOPPED, BadInput, EquipoiseError, needing, raise_all
 
 COMMANDS = ("audit", "debias", "apply", "compare", "report", "demo", "data", "study")  # files in this room and what they define
 COMMAND_GROUPS = ("data", "study")  # commands that have commands of their own
@@ -104,7 +104,8 @@ def run(arguments: list[str]) -> int:
     try:
         parsed = _without_plugins(arguments)
         own = set(parsed[:1]) & set(COMMANDS) - {"demo"}  # the demo runs other commands
-        command_line(*own)(parsed, prog_name="equipoise", standalone_mode=True, obj=arguments)  # a command may record its arguments
+        with needing("this command"):
+            command_line(*own)(parsed, prog_name="equipoise", standalone_mode=True, obj=arguments)  # a command may record its arguments
     except SystemExit as stop:
         if stop.code == STOPPED and not isinstance(stop, _Reported):  # by typer, while it read the arguments
             say("Stopped.", console=err)

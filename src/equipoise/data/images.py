@@ -40,7 +40,7 @@ from equipoise.data.image_files import BROKEN_ADVICE, Broken, ImageLimit, Make, 
 from equipoise.data.preprocessing import MAX_PIXELS, XRAY_PRESET, BadTransform, Preprocessing, Transform, make_preprocessing
 from equipoise.data.table import Inputs
 from equipoise.disk import atomic_path, user_cache
-from equipoise.errors import BadInput, raise_all
+from equipoise.errors import BadInput, needing, raise_all
 
 if TYPE_CHECKING:
     import torch
@@ -119,6 +119,7 @@ class Images(Inputs):
             object.__setattr__(self, "rows", np.arange(len(self.pixels)))
 
     @classmethod
+    @needing("reading images")
     def open(cls, sources: Sequence[Source], *, places: Sequence[str] | None = None, **decoding: Unpack[Decoding]) -> Images:
         """Decodes the images in `workers` threads (by default one per core, at most 16), or in as many processes if there are many.
 

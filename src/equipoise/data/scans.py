@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
 from urllib.parse import unquote
@@ -31,7 +32,7 @@ from equipoise.data.cohort import Scores
 from equipoise.data.columns import NOT_IN_BATCHES, Columns
 from equipoise.data.splits import HashArray, splitmix64
 from equipoise.disk import LIMIT_VARIABLE, MAX_TABLE_BYTES, max_table_bytes, no_such_file
-from equipoise.errors import BadInput, collecting, raise_all
+from equipoise.errors import BadInput, EquipoiseError, collecting, needing, raise_all
 from equipoise.specification import takes_fields_of
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ CodedRows = dict[str, npt.NDArray[Any]]
 def read_batches(path: Path, columns: Columns) -> Iterator[tuple[str, int, ColumnsRead]]:
     """The columns of a table that have a role, in batches: the file and rows for messages, the number of rows, and their values."""
     requested, text = list(columns.used), columns.text
+    with needing("a table that is read in batches"):
+        import_module("pyarrow")
     for file, partition in _table_files(path):
         where = str(file.relative_to(path)) if path.is_dir() else file.name
         required = [name for name in requested if name not in partition]
@@ -70,7 +73,7 @@ def read_batches(path: Path, columns: Columns) -> Iterator[tuple[str, int, Colum
                 place = f"{where}, rows {start + 1:,} to {start + count:,} (the numbers of rows below count from there)" if start else where
                 yield place, count, found
                 start += count
-        except BadInput:
+        except EquipoiseError:
             raise
         except Exception as error:
             raise table_files.unreadable(where, error) from error

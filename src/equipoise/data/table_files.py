@@ -26,7 +26,7 @@ import pandas as pd
 
 from equipoise.data.attribute import level_name, precision_problem, to_numbers
 from equipoise.disk import LIMIT_VARIABLE, MAX_TABLE_BYTES, file_too_large, max_table_bytes, no_such_file, read_bytes
-from equipoise.errors import BadInput, first_line
+from equipoise.errors import BadInput, EquipoiseError, first_line, needing
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,9 +39,9 @@ PAGE_BYTES = 2**26  # bytes that a reader needs for the pages of its columns, in
 
 def read_parquet(path: Path, text: Collection[str], limit: int) -> pd.DataFrame:
     """The rows of a Parquet file by the types of its columns; in one of lists or records, which is not read, all cells are empty lists."""
+    metadata, schema = parquet_header(path)
     import pyarrow as pa
 
-    metadata, schema = parquet_header(path)
     if (size := parquet_bytes(metadata, schema)) > limit:
         raise file_too_large(path, size, limit)
     _check_unique(schema.names, path)
@@ -81,7 +81,8 @@ def parquet_batches(path: Path, names: Sequence[str], rows: int, limit: int) -> 
 
 def parquet_header(path: Path) -> tuple[Any, Any]:
     """The metadata and the schema of a Parquet file."""
-    import pyarrow.parquet as pq
+    with needing(f"reading {path.name}"):
+        import pyarrow.parquet as pq
 
     with pq.ParquetFile(path) as file:
         return file.metadata, file.schema_arrow
@@ -238,7 +239,7 @@ def read_table(path: str | Path, *, text: Collection[str] = (), words: Collectio
             frame = dialect.rename(pd.read_csv(io.BytesIO(raw), low_memory=False, **dialect.options(text, words)), {*text, *words})
     except pd.errors.EmptyDataError:
         raise BadInput(f"{path} is empty. Export it again, with a header and rows.") from None
-    except BadInput:
+    except EquipoiseError:
         raise
     except Exception as error:
         raise unreadable(path, error) from error

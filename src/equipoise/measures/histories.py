@@ -22,7 +22,7 @@ import pandas as pd
 
 from equipoise.data import FloatArray
 from equipoise.disk import atomic_path, take_lock
-from equipoise.errors import BadInput, Misuse, did_you_mean, first_line, raise_all
+from equipoise.errors import BadInput, Misuse, did_you_mean, first_line, needing, raise_all
 from equipoise.measures.audit import Audit, LabelAudit
 from equipoise.measures.intervals import Estimate
 from equipoise.measures.measure_table import PERFORMANCE, Gap, canonical_name, measure_of
@@ -227,7 +227,8 @@ class History:
 
     def write(self, path: str | Path) -> Path:
         """Writes the file atomically and returns its path."""
-        import pyarrow.parquet as pq
+        with needing("a history"):
+            import pyarrow.parquet as pq
 
         table = _period_table(self.periods)
         about = json.dumps({"schema": HISTORY_SCHEMA, "schema_version": HISTORY_VERSION, "rows": len(table), "sha256": ZERO_CHECKSUM})
@@ -329,7 +330,8 @@ def is_history(path: Path) -> bool:
 
 def _read_periods(path: Path) -> dict[str, dict[str, AuditSums]]:
     """The periods in a file; raises an error if it is no history or is not as it was written."""
-    import pyarrow.parquet as pq
+    with needing("a history"):
+        import pyarrow.parquet as pq
 
     if not path.is_file():
         raise BadInput(f"{path} is not a file. {NAME_A_HISTORY}")

@@ -5,4 +5,11 @@ The map of what this room exports is `__init__.pyi`, one line per name; a name's
 
 import lazy_loader
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+from equipoise.errors import needing
+
+_attribute, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+
+def __getattr__(name: str) -> object:
+    with needing("a study", "studies"):
+        return _attribute(name)
