@@ -3,8 +3,28 @@
 `Audit.report(path)` is in `measures`, and the page that it writes in `report`; `Comparison.save(folder)` writes a bundle, in `case`.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+
+class Presented:
+    """A result that has a report, and is shown in notebooks."""
+
+    def report(self, path: str | Path, *, group_names: Mapping[str, str] | None = None, **options: Any) -> Path:
+        """The path of the report, written as a page (.html) or PDF (.pdf).
+
+        Of an audit of several labels, the page is an overview with one page per label next to it, and a PDF the overview.
+
+        - `group_names`: words for the groups in the data, such as {"F": "women", "M": "men"}.
+        - `thumbnails=True`, of a repair: include images of patients; a PDF has none.
+        """
+        from equipoise.report import write_page
+
+        return write_page(self, Path(path), group_names=group_names, **options)
+
+    def _repr_html_(self) -> str:
+        return html_of(self)
 
 
 def html_of(value: Any) -> str:
@@ -12,13 +32,6 @@ def html_of(value: Any) -> str:
     from equipoise.report import html_of
 
     return html_of(value)
-
-
-def write_page(value: Any, path: str | Path, **options: Any) -> Path:
-    """The path of a result's report, written as HTML or PDF by its ending."""
-    from equipoise.report import write_page
-
-    return write_page(value, Path(path), **options)
 
 
 def why_words(why: Any) -> str:

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import equipoise as eq
-from equipoise.comparison import ScoreComparison
+from equipoise.comparison import Comparison
 from equipoise.measures import Monitoring
 from equipoise.report.pdf import browser as printer
 from support.audits import HOSTILE
@@ -26,7 +26,7 @@ def _audit(seed: int, groups: list[str], gap: float = 0.0, name: str = "y") -> e
 
 
 @pytest.fixture(scope="module")
-def contrast() -> ScoreComparison:
+def compared() -> Comparison:
     return eq.compare({"Uster": _audit(0, ["F", "M"]), "Chur": _audit(1, ["F", "M"], 0.4)})
 
 
@@ -35,7 +35,7 @@ def followed() -> Monitoring:
     return eq.history({f"2026-{month:02}": _audit(month, ["F", "M"], 0.4 * (month > 3)) for month in range(1, 7)}).monitor()
 
 
-@pytest.fixture(scope="module", params=["contrast", "followed"])
+@pytest.fixture(scope="module", params=["compared", "followed"])
 def opened(request, browser, tmp_path_factory) -> Iterator[Watched]:
     found = request.getfixturevalue(request.param)
     one = open_page(browser, found.report(tmp_path_factory.mktemp("page") / "page.html", group_names=NAMES))
@@ -70,8 +70,8 @@ def test_a_phone_needs_no_sideways_scroll_and_paper_has_no_controls(opened):
     page.emulate_media(media="screen")
 
 
-def test_intersections_are_folded_and_have_the_words_of_the_user(browser, contrast, tmp_path):
-    page = open_page(browser, contrast.report(tmp_path / "page.html", group_names=NAMES)).page
+def test_intersections_are_folded_and_have_the_words_of_the_user(browser, compared, tmp_path):
+    page = open_page(browser, compared.report(tmp_path / "page.html", group_names=NAMES)).page
     folded = page.locator("#gaps details")
     assert folded.count() == 1
     assert not folded.locator("table").is_visible()
@@ -111,7 +111,7 @@ def test_hostile_names_are_text_and_run_nothing(browser, tmp_path):
         page.context.close()
 
 
-@pytest.mark.parametrize("kind", ["contrast", "followed"])
+@pytest.mark.parametrize("kind", ["compared", "followed"])
 def test_the_pdf_is_short(request, tmp_path, kind: str):
     if printer() is None:
         pytest.skip("printing needs Chromium in PATH, or EQUIPOISE_CHROMIUM")

@@ -57,7 +57,7 @@ def test_two_columns_of_one_table_are_two_models(run: Run, folder):
         {name: eq.Scores.from_frame(table, label="y", score=name, group="sex", reference="M", patient="pid") for name in ("old", "new")}
     )
     assert (ran.code, plain["first"], plain["others"], plain["paired"]) == (0, "old", ["new"], True)
-    assert plain["gaps"][1]["value"] == pytest.approx(wanted.gaps["value"][1])
+    assert plain["gaps"][1]["value"] == pytest.approx(wanted.changes.gaps["value"][1])
     assert plain["decided_differently"]["new"][0]["patients"] == ((table.old >= 0.5) != (table.new >= 0.5)).sum()
 
 

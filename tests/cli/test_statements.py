@@ -265,7 +265,7 @@ def test_a_budget_that_ran_out_is_the_end_of_the_first_sentence():
     both = eq.compare({"original": 0.5, "rule": eq.debias(repair, method="group-thresholds", threshold=0.5)}, held_out)
     (tried,) = both.candidates
     cut = Note("cut_short", "bias-gda", {"steps": 3})
-    noted = replace(both, candidates=(replace(tried, candidate=replace(tried.candidate, notes=(cut,))),))
+    noted = replace(both, classifiers=(both.original, replace(tried, candidate=replace(tried.candidate, notes=(cut,)))))
     assert repair_answer(noted).endswith("the budget (repair.budget) ran out: bias-gda was stopped after 3 steps.")
     assert "budget" not in repair_answer(both)
 

@@ -34,7 +34,7 @@ def _case(before: list[float], after: list[float], y: list[int], groups: str, pa
     parts = [Scores(np.array(y), np.array(s, float), sex, who, ids, "test") for s in (before, after)]
     half = [replace(r.candidate, rule=Threshold(0.5)) for r in (case.original, case.candidates[0])]
     original, repair = (replace(r, candidate=c, test=p) for r, c, p in zip((case.original, case.candidates[0]), half, parts, strict=True))
-    return replace(case, original=original, candidates=(repair,))
+    return replace(case, classifiers=(original, repair))
 
 
 def test_changed_decisions_are_counted_by_group_and_label():
@@ -115,7 +115,7 @@ def test_different_rows_before_and_after_are_rejected():
     case = small_case(rows=60, methods=("bias-gda",))
     other = replace(case.result, test=replace(case.result.test, ids=case.result.test.ids[::-1]))
     with pytest.raises(BadInput, match="rows"):
-        _ = replace(case, candidates=(other,)).found
+        _ = replace(case, classifiers=(case.original, other)).found
 
 
 def test_unchanged_decisions_of_ten_patients_do_not_prove_no_change():

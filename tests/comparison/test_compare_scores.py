@@ -34,41 +34,41 @@ def test_two_models_on_the_same_patients_are_matched_by_id_in_any_order():
     table = frame(0)
     one, other = scores(table), scores(table.sample(frac=1, random_state=1), "q")
     found = eq.compare({"old": one, "new": other})
-    assert found.paired
-    gap = row(found.gaps, measure="eod")
+    assert found.changes.paired
+    gap = row(found.changes.gaps, measure="eod")
     expected = [eq.audit(subject, measures=["eod"], thresholds="0.2:0.3")["eod"].value for subject in (one, other)]
     assert [gap["first"], gap["second"]] == pytest.approx(expected)
     both = PairedDecisions(one, ((table.p >= 0.5).to_numpy(float), (table.q >= 0.5).to_numpy(float)), AuditSpec()).gap_change("eod", "F")
     assert (gap["value"], gap["low"], gap["high"]) == pytest.approx((both.value, both.low, both.high))
     changed = (table.p >= 0.5) != (table.q >= 0.5)
-    assert found.affected["new"][0].counts[-1].changed == changed.sum()
+    assert found.changes.affected["new"][0].counts[-1].changed == changed.sum()
     assert gap["clear"]
-    assert row(found.performance, measure="auroc")["value"] < 0
+    assert row(found.changes.performance, measure="auroc")["value"] < 0
 
 
 def test_a_paired_interval_is_narrower_than_that_of_different_patients():
     table, elsewhere = frame(0), frame(1, tag="b")
-    same = eq.compare({"old": scores(table), "new": scores(table, "q")}).gaps
-    other = eq.compare({"old": scores(table), "new": scores(elsewhere, "q")}).gaps
+    same = eq.compare({"old": scores(table), "new": scores(table, "q")}).changes.gaps
+    other = eq.compare({"old": scores(table), "new": scores(elsewhere, "q")}).changes.gaps
     widths = [float((row(f, measure="eod")[["low", "high"]]).diff().iloc[1]) for f in (same, other)]
     assert widths[0] < 0.6 * widths[1]
 
 
 def test_two_sites_differ_by_the_gap_that_one_of_them_has():
     found = eq.compare({"a": scores(frame(0, 3000)), "b": scores(frame(1, 3000, shift=0.2, tag="b"))})
-    gap = row(found.gaps, measure="eod")
-    assert not found.paired
+    gap = row(found.changes.gaps, measure="eod")
+    assert not found.changes.paired
     assert gap["clear"]
     assert gap["simultaneous_high"] < 0
     assert gap["simultaneous_low"] < gap["low"] < gap["value"] < gap["high"] < gap["simultaneous_high"]
-    assert list(found.rates[found.rates["rate"] == "tpr"].set_index("group")["clear"][["F", "M"]]) == [True, False]
-    assert found.affected == {}
+    assert list(found.changes.rates[found.changes.rates["rate"] == "tpr"].set_index("group")["clear"][["F", "M"]]) == [True, False]
+    assert found.changes.affected == {}
 
 
 def test_the_p_value_is_one_minus_the_level_at_which_the_interval_ends_at_zero():
-    table = eq.compare({"a": scores(frame(0)), "b": scores(frame(1, tag="b"))}).gaps
+    table = eq.compare({"a": scores(frame(0)), "b": scores(frame(1, tag="b"))}).changes.gaps
     p = float(row(table, measure="spd")["p_value"])
-    at = eq.compare({"a": scores(frame(0)), "b": scores(frame(1, tag="b"))}, level=1 - p).gaps
+    at = eq.compare({"a": scores(frame(0)), "b": scores(frame(1, tag="b"))}, level=1 - p).changes.gaps
     assert min(abs(row(at, measure="spd")[["low", "high"]])) < 1e-3
 
 
@@ -80,23 +80,23 @@ def test_audits_and_their_json_give_the_same_comparison(tmp_path):
     for name, audit in audits.items():
         (tmp_path / f"{name}.json").write_text(json.dumps(audit.to_dict()))
         written[name] = read_audit(tmp_path / f"{name}.json")
-    pd.testing.assert_frame_equal(eq.compare(audits).gaps, eq.compare(written).gaps)
-    pd.testing.assert_frame_equal(eq.compare(audits).performance, eq.compare(written).performance)
+    pd.testing.assert_frame_equal(eq.compare(audits).changes.gaps, eq.compare(written).changes.gaps)
+    pd.testing.assert_frame_equal(eq.compare(audits).changes.performance, eq.compare(written).changes.performance)
 
 
 def test_the_comparison_is_json_and_text():
     found = eq.compare({"a": scores(frame(0)), "b": scores(frame(1, tag="b"))})
-    plain = json.loads(json.dumps(found.to_dict(), allow_nan=False))
-    assert (plain["first"], plain["others"], plain["paired"], len(plain["gaps"])) == ("a", ["b"], False, len(found.gaps))
+    plain = json.loads(json.dumps(found.changes.to_dict(), allow_nan=False))
+    assert (plain["first"], plain["others"], plain["paired"], len(plain["gaps"])) == ("a", ["b"], False, len(found.changes.gaps))
     assert "eod of F minus M" in str(found)
 
 
 def test_three_periods_are_one_family():
     found = eq.compare({name: scores(frame(k, tag=name)) for k, name in enumerate("abc")}, measures=["eod", "spd"])
-    assert found.others == ("b", "c")
-    assert found.comparisons == 4
-    smallest = found.gaps["p_value"].idxmin()
-    assert found.gaps["p_adjusted"][smallest] == pytest.approx(min(4 * found.gaps["p_value"][smallest], 1.0))
+    assert found.changes.others == ("b", "c")
+    assert found.changes.comparisons == 4
+    smallest = found.changes.gaps["p_value"].idxmin()
+    assert found.changes.gaps["p_adjusted"][smallest] == pytest.approx(min(4 * found.changes.gaps["p_value"][smallest], 1.0))
 
 
 def test_incompatible_audits_are_rejected_with_their_differences():
@@ -122,7 +122,7 @@ def test_groups_that_are_not_in_both_can_be_left_out():
     audits = {"a": eq.audit(scores(frame(0)), **NO_CURVES), "b": eq.audit(scores(with_third), **NO_CURVES)}
     with pytest.raises(eq.BadInput, match=facts("X", "--set", "compare.common_groups=true")):
         eq.compare(audits)
-    assert set(eq.compare(audits, common_groups=True).rates["group"]) == {"F", "M"}
+    assert set(eq.compare(audits, common_groups=True).changes.rates["group"]) == {"F", "M"}
 
 
 def test_shared_patients_are_rejected_and_rows_without_ids_need_paired():
@@ -135,11 +135,11 @@ def test_shared_patients_are_rejected_and_rows_without_ids_need_paired():
     numbered = [eq.Scores.from_frame(f, label="y", score="p", group="sex", reference="M") for f in (table, frame(1))]
     with pytest.raises(eq.BadInput, match=facts("--set", "compare.paired=true", "false")):
         eq.compare({"a": numbered[0], "b": numbered[1]})
-    assert not eq.compare({"a": numbered[0], "b": numbered[1]}, paired=False, measures=["eod"]).paired
+    assert not eq.compare({"a": numbered[0], "b": numbered[1]}, paired=False, measures=["eod"]).changes.paired
     with pytest.raises(eq.BadInput, match="label"):
         eq.compare({"a": numbered[0], "b": numbered[1]}, paired=True)
     by_number = [eq.Scores.from_frame(table, label="y", score=s, group="sex", reference="M") for s in ("p", "q")]
-    assert eq.compare(dict(zip("ab", by_number, strict=True))).paired
+    assert eq.compare(dict(zip("ab", by_number, strict=True))).changes.paired
 
 
 def test_subjects_of_different_kinds_are_rejected():

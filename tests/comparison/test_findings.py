@@ -16,7 +16,7 @@ from support.goals import paper_goal
 
 def _on_test(case: Comparison, before: Scores, after: Scores) -> Comparison:
     original, repair = replace(case.original, test=before), replace(case.result, test=after)
-    return replace(case, original=original, candidates=(repair, *case.candidates[1:]))
+    return replace(case, classifiers=(original, repair, *case.candidates[1:]))
 
 
 def test_gaps_and_performance_are_those_of_an_audit():
@@ -54,8 +54,7 @@ def test_a_repair_that_widens_the_gap_on_test_contradicts_validation():
     turned = _on_test(case, before, after)
     turned = replace(
         turned,
-        original=replace(turned.original, candidate=replace(turned.original.candidate, rule=rule)),
-        candidates=(replace(turned.result, candidate=replace(turned.result.candidate, rule=rule)),),
+        classifiers=tuple(replace(each, candidate=replace(each.candidate, rule=rule)) for each in (turned.original, turned.result)),
     )
     found = turned.found
     assert found.seen == "larger"
@@ -66,7 +65,7 @@ def test_a_repair_that_widens_the_gap_on_test_contradicts_validation():
 def test_no_changed_decision_is_unchanged():
     case = small_case(methods=("bias-gda",))
     same = replace(case.original, candidate=replace(case.original.candidate, method="bias-gda"))
-    found = replace(case, candidates=(same,)).found
+    found = replace(case, classifiers=(case.original, same)).found
     assert (found.seen, found.worse, found.levelled, found.contradicts) == ("unchanged", (), (), False)
 
 

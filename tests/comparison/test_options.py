@@ -88,7 +88,7 @@ def test_the_exchange_counts_alarms_and_cases():
 
 def test_where_nothing_is_taken_the_page_says_what_limits_a_repair(case):
     kept = replace(case.result, candidate=case.original.candidate, test=case.original.test)
-    kept_case = replace(case, candidates=(kept,), chosen=0)
+    kept_case = replace(case, classifiers=(case.original, kept), chosen=0)
     assert [option.name for option in kept_case.options if option.chosen] == [KEEP_ORIGINAL]
     page = repair_page(kept_case)
     assert page.index('id="separation"') < page.index('id="gaps"')

@@ -83,7 +83,7 @@ def test_two_models_are_compared_by_their_logits() -> None:
     small, large = (eq.Scores.from_frame(_frame(scale), **COLUMNS, id="id", logits=True) for scale in (0.5, 30.0))
     both = eq.compare({"small": small, "large": large.take(np.arange(len(large))[::-1])}, threshold=0.5, paired=True)
     auroc = roc_auc_score(_frame()["y"], _frame()["x"])
-    row = both.performance.set_index("measure").loc["auroc"]
+    row = both.changes.performance.set_index("measure").loc["auroc"]
     assert (row["first"], row["second"], row["value"]) == pytest.approx((auroc, auroc, 0.0), abs=1e-9)
 
 

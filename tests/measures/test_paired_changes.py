@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import equipoise as eq
-from equipoise.comparison.compare_scores import _auroc_change
+from equipoise.comparison.changes import _auroc_change
 from equipoise.data import Attribute, Scores
 from equipoise.measures import AuditSpec, PairedDecisions
 
@@ -108,7 +108,7 @@ def test_changes_of_rates_do_not_depend_on_quotients_tested_with_them() -> None:
     first, second = (eq.Scores.from_arrays(y, np.where(f, 0.7, 0.3), sex, reference="M") for f in (before, after))
     alone, together = (eq.compare({"a": first, "b": second}, paired=True, measures=names) for names in (["eod"], ["eod", "ppv_gap"]))
     columns = ["value", "low", "high", "p_value"]
-    np.testing.assert_array_equal(alone.gaps[columns].iloc[0], together.gaps[columns].iloc[0])
+    np.testing.assert_array_equal(alone.changes.gaps[columns].iloc[0], together.changes.gaps[columns].iloc[0])
 
 
 def _scores(y: np.ndarray, score: np.ndarray) -> Scores:

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 import equipoise as eq
-from equipoise.comparison import ScoreComparison
+from equipoise.comparison import Comparison
 from equipoise.measures import Monitoring
 from equipoise.report import condition_words
 from equipoise.report.changes import monitoring_conclusion
@@ -26,7 +26,7 @@ def audit(seed: int, gap: float = 0.0, rows: int = 200) -> eq.Audit:
 
 
 @pytest.fixture(scope="module")
-def contrast() -> ScoreComparison:
+def compared() -> Comparison:
     return eq.compare({HOSTILE: audit(0), "b": audit(1, 0.4)})
 
 
@@ -35,13 +35,13 @@ def followed() -> Monitoring:
     return eq.history({f"2026-{month:02}": audit(month, 0.0 if month < 3 else 0.4) for month in range(1, 6)}).monitor(["eod"])
 
 
-def test_names_are_text_and_the_change_is_on_the_page(contrast, tmp_path):
-    page = contrast.report(tmp_path / "page.html").read_text(encoding="utf-8")
+def test_names_are_text_and_the_change_is_on_the_page(compared, tmp_path):
+    page = compared.report(tmp_path / "page.html").read_text(encoding="utf-8")
     assert HOSTILE not in page
     assert "&lt;script&gt;" in page
-    change = f"{100 * contrast.gaps['value'][0]:+.1f}".replace("-", "\N{MINUS SIGN}")
+    change = f"{100 * compared.changes.gaps['value'][0]:+.1f}".replace("-", "\N{MINUS SIGN}")
     assert change in page
-    assert page.count('class="shown"') == contrast.gaps["clear"].sum() + contrast.rates["clear"].sum()
+    assert page.count('class="shown"') == compared.changes.gaps["clear"].sum() + compared.changes.rates["clear"].sum()
 
 
 def test_a_chart_has_a_dot_per_period_and_the_alarms_from_its_start_on(followed, tmp_path):
@@ -54,44 +54,44 @@ def test_a_chart_has_a_dot_per_period_and_the_alarms_from_its_start_on(followed,
     assert gap["since"] == "2026-03"
 
 
-def test_a_notebook_shows_the_conclusion_and_names_as_text(contrast, followed):
-    for found, fact in ((contrast, "b"), (followed, "2026-03")):
+def test_a_notebook_shows_the_conclusion_and_names_as_text(compared, followed):
+    for found, gaps, fact in ((compared, compared.changes.gaps, "b"), (followed, followed.gaps, "2026-03")):
         html = found._repr_html_()
         assert fact in html
         assert HOSTILE not in html
-        assert html.count("<tr>") == 1 + len(found.gaps)
+        assert html.count("<tr>") == 1 + len(gaps)
 
 
-def test_words_for_groups_are_checked(contrast, tmp_path):
-    page = contrast.report(tmp_path / "page.html", group_names={"M": "men"}).read_text(encoding="utf-8")
+def test_words_for_groups_are_checked(compared, tmp_path):
+    page = compared.report(tmp_path / "page.html", group_names={"M": "men"}).read_text(encoding="utf-8")
     assert "men" in page
     with pytest.raises(eq.BadInput, match="women"):
-        contrast.report(tmp_path / "page.html", group_names={"women": "F"})
+        compared.report(tmp_path / "page.html", group_names={"women": "F"})
 
 
-def test_the_terminal_shows_no_markup_of_users(contrast, followed):
+def test_the_terminal_shows_no_markup_of_users(compared, followed):
     from rich.console import Console
 
-    from equipoise.report import contrast_screen, in_terminal, monitoring_screen
+    from equipoise.report import changes_screen, in_terminal, monitoring_screen
 
     console = Console(width=200, record=True, file=io.StringIO())
-    for view in (contrast_screen(contrast, verbose=True), monitoring_screen(followed, verbose=True)):
+    for view in (changes_screen(compared.changes, verbose=True), monitoring_screen(followed, verbose=True)):
         console.print(in_terminal(view))
     text = console.export_text()
     assert "2026-03" in text
     assert HOSTILE in text
 
 
-def test_the_compared_model_has_the_same_head_in_every_table(contrast):
+def test_the_compared_model_has_the_same_head_in_every_table(compared):
     from rich.console import Console
 
-    from equipoise.report import contrast_screen, in_terminal
+    from equipoise.report import changes_screen, in_terminal
 
     console = Console(width=200, record=True, file=io.StringIO())
-    console.print(in_terminal(contrast_screen(contrast)))
+    console.print(in_terminal(changes_screen(compared.changes)))
     heads = [line.split() for line in console.export_text().splitlines() if line.split()[-1:] == ["change"] and HOSTILE in line.split()]
-    assert [head[head.index(HOSTILE) + 1] for head in heads] == ["b"] * (1 + bool(len(contrast.performance)))
-    assert "<th>b</th>" in contrast._repr_html_()
+    assert [head[head.index(HOSTILE) + 1] for head in heads] == ["b"] * (1 + bool(len(compared.changes.performance)))
+    assert "<th>b</th>" in compared._repr_html_()
 
 
 def test_no_alarm_is_not_said_to_show_that_nothing_changed():
@@ -103,22 +103,22 @@ def test_no_alarm_is_not_said_to_show_that_nothing_changed():
 
 
 @pytest.mark.parametrize("ending", ["docx", "json", ""])
-def test_a_report_with_another_ending_is_refused_before_anything_is_written(contrast, followed, tmp_path, ending):
+def test_a_report_with_another_ending_is_refused_before_anything_is_written(compared, followed, tmp_path, ending):
     audits = joined(a=audit(0), b=audit(1))
-    for found in (contrast, followed, audit(0), audits):
+    for found in (compared, followed, audit(0), audits):
         with pytest.raises(eq.BadInput, match=r"\.html"):
             found.report(tmp_path / f"page.{ending}".rstrip("."))
     assert not list(tmp_path.iterdir())
-    assert contrast.report(tmp_path / "page.HTM").is_file()
+    assert compared.report(tmp_path / "page.HTM").is_file()
 
 
-def test_a_condition_names_the_group_the_number_and_itself(contrast):
-    from equipoise.comparison import score_comparison_facts
+def test_a_condition_names_the_group_the_number_and_itself(compared):
+    from equipoise.comparison import change_facts
     from equipoise.measures import read_condition
 
     condition = read_condition("|eod| > 0.1")
-    words = condition_words(condition, condition.check(score_comparison_facts(contrast)))
-    assert f"{abs(contrast.gaps['value'][0]):.4g}" in words
+    words = condition_words(condition, condition.check(change_facts(compared.changes)))
+    assert f"{abs(compared.changes.gaps['value'][0]):.4g}" in words
     assert "|eod| > 0.1" in words
     never = read_condition("eod > 5")
-    assert condition_words(never, never.check(score_comparison_facts(contrast))) == ""
+    assert condition_words(never, never.check(change_facts(compared.changes))) == ""

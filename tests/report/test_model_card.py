@@ -65,9 +65,7 @@ def _renamed(case: Comparison, text: str) -> Comparison:
     provenance = replace(
         case.provenance, command=text, model=text, limits=[text], hashes={text: text, f"{text}2": text}, versions={text: text}
     )
-    return replace(
-        case, title=text, label=text, original=repair(case.original), candidates=(repair(case.result),), chosen=0, provenance=provenance
-    )
+    return replace(case, title=text, label=text, classifiers=(repair(case.original), repair(case.result)), chosen=0, provenance=provenance)
 
 
 ONE = {"methods": ("bias-gda",)}  # the others are audited too, and are in the first case
@@ -185,7 +183,7 @@ def test_changed_decisions_and_who_got_worse(tmp_path):
 def test_nobody_worse_is_said_too(tmp_path):
     case = small_case()
     same = replace(case.result, candidate=replace(case.original.candidate), test=case.original.test)
-    markdown, _ = written_cards(replace(case, candidates=(same,), chosen=0), tmp_path)
+    markdown, _ = written_cards(replace(case, classifiers=(case.original, same), chosen=0), tmp_path)
     assert f"| M | {(case.result.test.y[case.result.test.attribute.codes == 0] == 1).sum()} |" in markdown
     assert "**Worse:**" not in markdown
     assert LEVELLING not in markdown
@@ -222,7 +220,7 @@ def test_patients_in_both_parts_are_counted(tmp_path):
     case = small_case()
     mixed = np.concatenate([case.result.test.patients[:300], case.result.valid.patients[300:]])
     result = replace(case.result, valid=replace(case.result.valid, patients=mixed))
-    markdown, _ = written_cards(replace(case, candidates=(result,)), tmp_path)
+    markdown, _ = written_cards(replace(case, classifiers=(case.original, result)), tmp_path)
     assert says(markdown, "300 patients", "both")
     markdown, _ = written_cards(small_case(patients=False, **ONE), tmp_path)
     assert says(markdown, "patient ids")

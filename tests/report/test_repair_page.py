@@ -67,7 +67,7 @@ def test_a_repair_that_harms_nobody_says_so():
     helped = (scores.groups == "F") & (scores.y == 1) & (np.arange(len(scores)) % 2 == 0)
     after = replace(scores, score=np.where(helped, 0.99, scores.score))
     repair = replace(case.result, test=after, candidate=replace(case.result.candidate, rule=case.original.candidate.rule))
-    read = _read(replace(case, candidates=(repair,)))
+    read = _read(replace(case, classifiers=(case.original, repair)))
     assert read.has("levelling-none")
     assert not read.has("levelling")
     assert LEVELLING not in read.words("verdict") + read.words("affected")
@@ -84,7 +84,7 @@ def test_a_gap_that_closed_at_the_cost_of_false_alarms_names_them_for_all_and_th
         test=replace(scores, score=np.where(changed, 0.99, scores.score)),
         candidate=replace(case.result.candidate, rule=case.original.candidate.rule),
     )
-    case = replace(case, candidates=(repair,))
+    case = replace(case, classifiers=(case.original, repair))
     read, by_group = _read(case), {row.group: row for row in case.found.balances["sex"]}
     everybody, women = (f"{amount(by_group[group].alarms.value, 'thousand0')} more false alarms" for group in (None, "F"))
     assert by_group["F"].alarms.low > 0
@@ -106,7 +106,7 @@ def test_a_test_part_that_contradicts_validation_is_said():
     case = small_case(rows=1000, methods=("bias-gda",))
     original = replace(case.original, test=case.result.test)
     repair = replace(case.result, test=case.original.test)
-    case = replace(case, original=original, candidates=(repair,))
+    case = replace(case, classifiers=(original, repair))
     found, read = case.found, _read(case)
     assert found.contradicts
     assert read.conclusion == "larger"
@@ -116,7 +116,7 @@ def test_a_test_part_that_contradicts_validation_is_said():
 def test_a_repair_that_changes_nothing_is_said():
     case = small_case(methods=("bias-gda",))
     same = replace(case.original, candidate=replace(case.original.candidate, method="bias-gda"))
-    read = _read(replace(case, candidates=(same,)))
+    read = _read(replace(case, classifiers=(case.original, same)))
     assert read.conclusion == "unchanged"
     assert says(read.words("verdict"), f"0 of {len(case.result.test):,}")
     assert not {"gain", "loss"} & {a.get("class") for tag, a in read.tags if tag == "p"}
@@ -125,7 +125,7 @@ def test_a_repair_that_changes_nothing_is_said():
 def test_the_original_has_no_interval_of_a_change():
     case = small_case(rows=80, methods=("bias-gda",))
     same = replace(case.original, candidate=replace(case.original.candidate, method="bias-gda"))
-    kept = replace(case, candidates=(same,))
+    kept = replace(case, classifiers=(case.original, same))
     words, card = _read(kept).words("affected"), cards(kept)["card.md"]
     assert "no change" in words
     assert "intervals of the change" not in words
@@ -134,7 +134,7 @@ def test_the_original_has_no_interval_of_a_change():
     assert interval(change.value, change.low, change.high, "+") not in card
     assert card.count("| no change |") == len(kept.found.shifts)
     moved = replace(same, candidate=replace(same.candidate, rule=replace(same.candidate.rule, value=same.candidate.rule.value + 1e-9)))
-    assert "intervals of the change" in _read(replace(case, candidates=(moved,))).words("affected")
+    assert "intervals of the change" in _read(replace(case, classifiers=(case.original, moved))).words("affected")
 
 
 def test_few_patients_are_insufficient_data_not_zero():
@@ -325,7 +325,7 @@ def test_images_of_patients_are_in_it_only_if_allowed_and_ids_never():
     assert not [p for p in set(case.original.test.patients) if p in allowed]
     few = small_case(rows=200, pictures=True, methods=("pruning",))
     assert 'id="images"' in repair_page(few)
-    without = replace(few, thumbnails={}, candidates=tuple(replace(r, units={}) for r in few.candidates))
+    without = replace(few, thumbnails={}, classifiers=tuple(replace(r, units={}) for r in few.classifiers))
     assert 'id="images"' not in repair_page(without, thumbnails=True)
 
 
@@ -340,7 +340,9 @@ def test_it_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch):
     case.report(path)
     assert path.read_text(encoding="utf-8") == repair_page(case)
     path.write_text("old")
-    broken = replace(case, candidates=(replace(case.result, test=replace(case.result.test, ids=case.result.test.ids[::-1])),))
+    broken = replace(
+        case, classifiers=(case.original, replace(case.result, test=replace(case.result.test, ids=case.result.test.ids[::-1])))
+    )
     with pytest.raises(BadInput):
         broken.report(path)
     assert path.read_text() == "old"
@@ -350,7 +352,7 @@ def test_it_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch):
 def test_a_test_part_with_one_label_still_has_a_page():
     case = small_case(rows=120, methods=("bias-gda",))
     negative = [replace(r.test, y=np.zeros_like(r.test.y)) for r in (case.original, case.result)]
-    case = replace(case, original=replace(case.original, test=negative[0]), candidates=(replace(case.result, test=negative[1]),))
+    case = replace(case, classifiers=tuple(replace(each, test=test) for each, test in zip(case.classifiers, negative, strict=True)))
     read = _read(case)
     assert read.conclusion == "insufficient"
     goal, words = case.result.candidate.goal, read.words("verdict")

@@ -81,7 +81,7 @@ def test_a_method_that_another_one_chose_is_named_with_it_in_report_card_and_rea
     (own,) = case.candidates
     assert method_words(own) == "bias-gda"
     chosen = replace(own, called=called, candidate=replace(own.candidate, method="auto", ran_as="bias-score"))
-    told = replace(case, candidates=(chosen,))
+    told = replace(case, classifiers=(case.original, chosen))
     assert method_words(chosen) == words
     page, card = repair_page(told), cards(told)["card.md"]
     assert page.count(f"repaired by {words}") == 2  # the head of the page, and the facts
@@ -90,4 +90,4 @@ def test_a_method_that_another_one_chose_is_named_with_it_in_report_card_and_rea
     assert words in repair_set_words(told)
     kept = replace(chosen, candidate=replace(chosen.candidate, ran_as="standard", chosen=0))
     assert "standard" not in method_words(kept)
-    assert "kept the original" in repair_set_words(replace(case, candidates=(kept,)))
+    assert "kept the original" in repair_set_words(replace(case, classifiers=(case.original, kept)))

@@ -91,8 +91,7 @@ def small_case(
     return Comparison(
         title="Pneumonia, simulated" if not hostile else HOSTILE[0],
         label="pneumonia" if not hostile else HOSTILE[2],
-        original=original,
-        candidates=tuple(repairs),
+        classifiers=(original, *repairs),
         chosen=chosen,
         settings=AuditSpec(seed=seed),
         provenance=Provenance(

@@ -365,8 +365,7 @@ def try_methods(
                 shown = _shown_inputs(originals[label], results[best][label], own_task, spec, report, bars)
             title = f"{report.title}: {label}" if several else report.title
             comparisons[label] = Comparison(
-                originals[label],
-                tuple(result[label] for result in results),
+                (originals[label], *(result[label] for result in results)),
                 best,
                 title=f"{label}, {provenance.model}" if report.title is None else str(title),
                 label=label,

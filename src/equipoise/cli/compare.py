@@ -78,9 +78,9 @@ def compare(
     raise_all(problems)
     console.check_paths(*files, write=(save, page), pdf=pdf)
     with console.notes():
-        result, facts, screen = _compare(files, asked)
-    failures = console.failures_of(conditions, facts(result)) if conditions else []
-    document = console.to_json(result.to_dict()) if save or as_json else ""
+        result, numbers, facts, screen = _compare(files, asked)
+    failures = console.failures_of(conditions, facts(numbers)) if conditions else []
+    document = console.to_json(numbers.to_dict()) if save or as_json else ""
     if save:
         write_text(save, document + "\n")
     for place in (page, pdf):
@@ -89,21 +89,21 @@ def compare(
     if as_json:
         print(document)
     else:
-        out.print(report.in_terminal(screen(result, verbose)))
+        out.print(report.in_terminal(screen(numbers, verbose)))
         console.say_places({"result": save, "report": page, "PDF": pdf})
     if failures:
         console.exit_failed(failures)
 
 
-def _compare(files: list[Path], case: ComparisonCase) -> tuple[Any, Callable[..., Any], Callable[..., Any]]:
-    """The comparison of audits or of tables, or the course of an audit over time; its facts, and its view in a terminal."""
+def _compare(files: list[Path], case: ComparisonCase) -> tuple[Any, Any, Callable[..., Any], Callable[..., Any]]:
+    """What has a report, of audits or tables or of an audit over time; its numbers, their facts, and their view in a terminal."""
     kinds, how, spec = [_kind(path) for path in files], case.compare, case.audit
     raise_all(_kind_problems(files, kinds, case))
     if kinds == [HISTORY]:
         options: dict[str, Any] = {"measures": spec.measures} if spec.measures else {}
         options |= {"since": how.since, "intersections": how.intersections}
         course = measures.history(files[0]).monitor(level=spec.level, expected_change=how.expected_change, **options)
-        return course, measures.monitoring_facts, report.monitoring_screen
+        return course, course, measures.monitoring_facts, report.monitoring_screen
     columns, stems = case.data, [path.stem for path in files]
     unnamed = list(columns.score) if len(files) == 1 else stems if len(set(stems)) == len(stems) else list(map(str, files))
     names, count = how.name or unnamed, len(unnamed)
@@ -119,7 +119,8 @@ def _compare(files: list[Path], case: ComparisonCase) -> tuple[Any, Callable[...
         options = {"threshold": case.model.threshold, "measures": spec.measures, "paired": how.paired}
         options |= {"level": spec.level, "min_patients": spec.min_patients}
     with console.bar("compare"):
-        return comparison.compare(subjects, **options), comparison.score_comparison_facts, report.contrast_screen
+        result = comparison.compare(subjects, **options)
+    return result, result.changes, comparison.change_facts, report.changes_screen
 
 
 def _kind(path: Path) -> str:

@@ -1,7 +1,7 @@
 """Results as values: audits, and comparisons of an original classifier and its candidates on the same held-out rows.
 
 - audits: `eq.audit`, and baseline (a simple model next to it)
-- comparisons: `eq.compare` of models, with their provenance; compare_scores of scores and audits; findings (their numbers)
+- comparisons: `eq.compare`, with its provenance; changes (of every gap and rate) and findings (by the goal of a repair): its numbers
 
 The exported names are listed in `__init__.pyi`; the module of a name is imported when the name is first used.
 """

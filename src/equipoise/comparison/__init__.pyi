@@ -1,8 +1,8 @@
 from .audits import audit as audit
 from .audits import check_classifier as check_classifier
 from .baseline import with_baselines as with_baselines
-from .compare_scores import ScoreComparison as ScoreComparison
-from .compare_scores import score_comparison_facts as score_comparison_facts
+from .changes import Changes as Changes
+from .changes import change_facts as change_facts
 from .comparisons import ORIGINAL as ORIGINAL
 from .comparisons import STRICT as STRICT
 from .comparisons import Comparison as Comparison

@@ -1,9 +1,8 @@
-"""`eq.compare`: an original classifier and its candidates, audited once on the same held-out rows; scores and audits in `compare_scores`.
+"""`eq.compare`: classifiers compared with the first of them, on the same rows or by their audits of different patients.
 
-`compare_models` takes existing models and results of `debias`; `try_methods` creates the candidates first. Reports, cards and bundles are
-written from `Comparison.found`, which is computed once. A `Comparison` has a goal, a chosen candidate and its classifier to serve; a
-`ScoreComparison` has none of them, and may be of different patients. Both count changed decisions and paired changes by the same functions
-(`findings`, `measures.PairedDecisions`), and share nothing else: they are two values. Torch is imported only if networks are compared.
+Of every comparison the changes of gaps, rates and performance are known (`changes`). Of an original classifier and repairs with a goal, one
+is chosen and judged (`findings`): reports, cards and bundles are written from `Comparison.found`, which is computed once. Torch is imported
+only if networks are compared.
 """
 
 import platform
@@ -12,9 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self, cast, overload
+from typing import TYPE_CHECKING, Annotated, Any, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +28,21 @@ from equipoise.comparison.options import RULES, Option, options_of
 from equipoise.data import Cohort, Identities, LabelKind, Rows, Scores, check_apart, check_cohort
 from equipoise.disk import sha256, sha256_of, without_folders
 from equipoise.errors import BadInput, Misuse, pick, raise_all
-from equipoise.measures import Audit, AuditSpec, Baseline, Cells, Gap, LabelAudit, Rule, Threshold, choose_rule, largest_gap
+from equipoise.measures import (
+    Audit,
+    AuditSpec,
+    AuditSums,
+    Baseline,
+    Cells,
+    Gap,
+    LabelAudit,
+    Rule,
+    Threshold,
+    audit_labels,
+    choose_rule,
+    largest_gap,
+    thresholds_by_name,
+)
 from equipoise.methods import (
     DEFAULT_MEASURE,
     IN_USE,
@@ -43,13 +57,13 @@ from equipoise.methods import (
     choose_method,
 )
 from equipoise.models import classifier, predict
-from equipoise.presenting import html_of, save_comparison, write_page
+from equipoise.presenting import Presented, save_comparison
 from equipoise.specification import is_real
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from equipoise.comparison.compare_scores import ScoreComparison
+    from equipoise.comparison.changes import Changes
 
 ORIGINAL = "original"  # to keep it, in place of a candidate
 COMPARE_SUGGESTIONS = {  # for a wrong argument, by its type
@@ -105,15 +119,15 @@ class Provenance:
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison:
-    """An original classifier and candidates on the same held-out rows. `chosen` was selected on the repair set only.
+class Comparison(Presented):
+    """An original classifier and what is compared with it: candidates on the same rows, or audits of different patients.
 
-    `found` has the audits and the paired changes; `report(path)` writes the HTML report, `save(folder)` a bundle that can be served.
+    `changes` has every gap, rate and performance on both sides. Of candidates with a goal one is `chosen`, on the repair set only; then
+    `found` has the audits and the paired changes, and `save(folder)` writes a bundle that can be served. `report(path)` writes the report.
     """
 
-    original: ScoredCandidate
-    candidates: tuple[ScoredCandidate, ...]
-    chosen: int  # position in `candidates`
+    classifiers: tuple[ScoredCandidate, ...] = ()  # on the same rows, the original first; empty for audits, which have no rows
+    chosen: int | None = None  # position in `candidates`; None if scores or audits are compared, without a goal
     title: str = "classifier"
     label: str = "the finding"  # what the classifier detects
     provenance: Provenance = field(default_factory=Provenance)
@@ -125,15 +139,20 @@ class Comparison:
     baseline: Baseline | None = None  # a simple model on the same inputs; None if it was not fitted
     together: int = 1  # number of labels repaired together, over which simultaneous intervals hold
     forced: bool = False  # the repair was run although a cell has too few patients for any claim
+    of_audits: "Changes | None" = None  # of different patients
     audited: list[tuple[ScoredCandidate, AuditSpec, LabelAudit]] = field(default_factory=list, repr=False)  # shared by what `choose` gives
     _cache: list[Findings] = field(default_factory=list, init=False, repr=False)
-    _options: list[Option] = field(default_factory=list, init=False, repr=False)
 
     def __repr__(self) -> str:
-        names = ", ".join(entry.name for entry in (self.original, *self.candidates))
+        if self.chosen is None:
+            about = "the same" if self.changes.paired else "different"
+            return f"Comparison({', '.join(self.changes.others)} minus {self.changes.first}; {about} patients)"
+        names = ", ".join(entry.name for entry in self.classifiers)
         return f"Comparison({names}; {len(self.original.test):,} held-out rows; chosen: {self.result.name})"
 
     def __str__(self) -> str:
+        if self.chosen is None:
+            return str(self.changes)
         lines = [f"{self.title}: {self.outcome} on {len(self.original.test):,} held-out rows"]
         for row in self.found.methods:
             chosen = " (chosen)" if row.chosen else ""
@@ -141,8 +160,27 @@ class Comparison:
             lines.append(f"  {row.name}{chosen}: {self.goal.measure} {row.gap}, {performance}")
         return "\n".join(lines)
 
-    def _repr_html_(self) -> str:
-        return html_of(self)
+    @cached_property
+    def changes(self) -> "Changes":
+        """Every gap, rate and performance of the original and of each other classifier, and its change."""
+        from equipoise.comparison.changes import changes_on_rows  # late: a repair does not need it
+
+        return self.of_audits or changes_on_rows(self.classifiers, self.settings)
+
+    @property
+    def original(self) -> ScoredCandidate:
+        """The first classifier, with which the candidates are compared."""
+        return self._with_goal()[0]
+
+    @property
+    def candidates(self) -> tuple[ScoredCandidate, ...]:
+        """The others."""
+        return self._with_goal()[1:]
+
+    def _with_goal(self) -> tuple[ScoredCandidate, ...]:
+        if self.chosen is None:
+            raise BadInput("scores and audits are compared without a goal, so none was chosen and judged; see `changes`")
+        return self.classifiers
 
     @property
     def kind(self) -> LabelKind:
@@ -152,7 +190,7 @@ class Comparison:
     @property
     def result(self) -> ScoredCandidate:
         """The candidate that was chosen."""
-        return self.candidates[self.chosen]
+        return self.candidates[cast(int, self.chosen)]
 
     @property
     def goal(self) -> Goal:
@@ -168,16 +206,14 @@ class Comparison:
         """`found`, with progress reported while it is computed."""
         if not self._cache:
             about = self.settings, self.together, self.forced, self.audited, progress
-            self._cache.append(find(self.original, self.candidates, self.chosen, *about))
+            self._cache.append(find(self.original, self.candidates, cast(int, self.chosen), *about))
         return self._cache[0]
 
-    @property
+    @cached_property
     def options(self) -> tuple[Option, ...]:
         """What a committee can choose from, on the held-out rows: the original first, and what was chosen is marked; computed once."""
-        if not self._options:
-            about = self.settings, self.together, self.provenance.seed
-            self._options.extend(options_of(self.original, self.candidates, self.chosen, *about))
-        return tuple(self._options)
+        about = self.settings, self.together, self.provenance.seed
+        return options_of(self.original, self.candidates, cast(int, self.chosen), *about)
 
     @property
     def choices(self) -> dict[str, ScoredCandidate]:
@@ -197,8 +233,8 @@ class Comparison:
         candidate = replace(taken.candidate, why=(Note("taken_by_user", instead_of or self.result.name), *taken.candidate.why))
         others = [tried for tried in self.candidates if tried is not taken and tried.candidate.method != STANDARD]
         # What inputs show is about the candidate that was chosen first.
-        candidates = (*others, replace(taken, candidate=candidate))
-        return replace(self, candidates=candidates, chosen=len(others), thumbnails={}, probes=None, baseline=None)
+        classifiers = (self.original, *others, replace(taken, candidate=candidate))
+        return replace(self, classifiers=classifiers, chosen=len(others), thumbnails={}, probes=None, baseline=None)
 
     @property
     def judgement(self) -> Judgement:
@@ -223,13 +259,6 @@ class Comparison:
             return None
         return len(set(valid.patients) & set(test.patients))
 
-    def report(self, path: str | Path, *, thumbnails: bool = False, group_names: Mapping[str, str] | None = None) -> Path:
-        """The path of the report, written as a page (.html) or PDF (.pdf). Images of patients are included only with `thumbnails`.
-
-        `group_names` are words for the groups in the data: {"F": "women", "M": "men"}.
-        """
-        return write_page(self, path, thumbnails=thumbnails, group_names=group_names)
-
     def save(
         self, folder: str | Path, *, model: str | None = None, score: str | None = None, overwrite: bool = False, **options: Any
     ) -> Path:
@@ -246,38 +275,29 @@ class Comparison:
         return save_comparison(self, Path(folder), model=model, score=score, overwrite=overwrite, options=options)
 
 
-@overload
+FITTING = {  # the options of `compare`, by what is compared
+    "scores": ("paired", "threshold", "measures", "level", "min_patients"),
+    "audits": ("common_groups",),
+    "classifiers with a cohort": ("valid", "measure", "level", "min_patients", "seed"),
+}
+
+
 def compare(
-    models: Mapping[str, Scores],
+    models: "Mapping[str, nn.Module | Candidate | Scores | Audit | float]",
+    cohort: Rows | None = None,
     *,
-    paired: bool | None = ...,
-    threshold: float | Mapping[str, float] | None = ...,
-    measures: Sequence[Gap] | None = ...,
-    level: float = ...,
-    min_patients: int = ...,
-) -> "ScoreComparison": ...
-
-
-@overload
-def compare(models: Mapping[str, Audit], *, common_groups: bool = ...) -> "ScoreComparison": ...
-
-
-@overload
-def compare(
-    models: Mapping[str, "nn.Module | Candidate | float"],
-    cohort: Rows,
-    *,
-    valid: Rows | None = ...,
-    measure: Gap | None = ...,
-    level: float = ...,
-    seed: int = ...,
-    min_patients: int = ...,
-    title: str = ...,
-    label: str = ...,
-) -> Comparison: ...
-
-
-def compare(models: Mapping[str, Any], cohort: Rows | None = None, **options: Any) -> "Comparison | ScoreComparison":
+    valid: Rows | None = None,
+    measure: Gap | None = None,
+    seed: int | None = None,
+    title: str = "classifier",
+    label: str = "the finding",
+    paired: bool | None = None,
+    threshold: float | Mapping[str, float] | None = None,
+    measures: Sequence[Gap] | None = None,
+    level: float | None = None,
+    min_patients: int | None = None,
+    common_groups: bool | None = None,
+) -> Comparison:
     """The comparison of classifiers by name: networks and repairs on a cohort, or scores or audits without one. The first is the original.
 
     **Networks on a cohort** are compared on the same held-out rows. A result of `debias` decides by its rule; a network by the threshold
@@ -300,43 +320,62 @@ def compare(models: Mapping[str, Any], cohort: Rows | None = None, **options: An
     True
     >>> old, new = (frame.assign(p=(frame.x + shift) / 9) for shift in (0, 1))
     >>> scores = {name: eq.Scores.from_frame(f, label="sick", score="p", group="sex") for name, f in (("old", old), ("new", new))}
-    >>> eq.compare(scores).paired
+    >>> eq.compare(scores).changes.paired
     True
     """
     if not isinstance(models, Mapping) or len(models) < 2:
         raise Misuse("eq.compare", "at least two classifiers by name, {'original': model, 'repaired': result}", models)
-    kinds = {type(subject) for subject in models.values()}
-    all_scores, all_audits = kinds == {Scores}, kinds == {Audit}
-    if not all_scores and not all_audits and kinds & {Scores, Audit}:
+    kinds, subjects = {type(subject) for subject in models.values()}, cast(Mapping[str, Any], models)
+    kind = {Scores: "scores", Audit: "audits"}.get(next(iter(kinds)), "") if len(kinds) == 1 else ""
+    if not kind and kinds & {Scores, Audit}:
         names = ", ".join(sorted(kind.__name__ for kind in kinds))
         raise BadInput(f"eq.compare takes scores, or audits, or networks with a cohort; got {names}. Compare things of one kind.")
-    if (all_scores or all_audits) and cohort is not None:
+    if kind and cohort is not None:
         raise BadInput("scores and audits are compared without a cohort: eq.compare({...}); a cohort goes with networks")
-    from equipoise.comparison.compare_scores import compare_audits, compare_scores  # late: a repair does not need it
-
-    if all_scores:
-        return compare_scores(models, **options)
-    if all_audits:
-        from equipoise.measures import AuditSums
-
-        sums = {str(name): {label: AuditSums.of(own, label) for label, own in each.labels.items()} for name, each in models.items()}
-        return compare_audits(sums, **options)
-    if cohort is None:
+    if not kind and cohort is None:
         raise Misuse("eq.compare", "scores or audits by name, or networks with a cohort", next(iter(models.values())), COMPARE_SUGGESTIONS)
-    return compare_models(models, cohort, **options)
+    about = {"seed": seed, "measures": measures, "level": level, "min_patients": min_patients}
+    options = {"valid": valid, "measure": measure, "paired": paired, "threshold": threshold, "common_groups": common_groups}
+    given: dict[str, Any] = {name: value for name, value in (about | options).items() if value is not None}
+    kind = kind or "classifiers with a cohort"
+    if unfit := [name for name in given if name not in FITTING[kind]]:
+        raise BadInput(f"eq.compare of {kind} takes {', '.join(FITTING[kind])}; got {', '.join(unfit)}. Omit it.")
+    spec = AuditSpec(**{name: given[name] for name in about if name in given})
+    if cohort is not None:
+        return compare_models(subjects, cohort, valid, measure, spec, title, label)
+    from equipoise.comparison.changes import changes_of_audits  # late: a repair does not need it
+
+    if kind == "scores":
+        return compare_scores(subjects, paired, threshold, spec)
+    sums = {str(name): {label: AuditSums.of(own, label) for label, own in each.labels.items()} for name, each in subjects.items()}
+    return Comparison(of_audits=changes_of_audits(sums, common_groups=bool(common_groups)))
+
+
+def compare_scores(
+    subjects: Mapping[str, Scores], paired: bool | None, threshold: float | Mapping[str, float] | None, spec: AuditSpec
+) -> Comparison:
+    """The comparison of scores: of several models on the same patients, row by row, or of different patients.
+
+    The ids show which of the two it is, unless `paired` does; raises an error if they contradict each other, or some patients are in both.
+    """
+    from equipoise.comparison.changes import changes_of_audits, matched_rows
+
+    rules = {name: choose_rule(own) for name, own in thresholds_by_name(threshold, subjects, "name").items()}
+    reference, *names = subjects
+    matched = {name: matched_rows(subjects[reference], subjects[name], reference, name, paired) for name in names}
+    same = {name: own for name, own in matched.items() if own is not None}
+    if not same:
+        audits = {name: replace(audit_labels({"": own}, {"": rules[name]}, spec).only, name=name) for name, own in subjects.items()}
+        return Comparison(of_audits=changes_of_audits({name: {"": AuditSums.of(own, "")} for name, own in audits.items()}))
+    if len(same) < len(names):
+        alike, others = (", ".join(name for name in names if (name in same) == kind) for kind in (True, False))
+        raise BadInput(f"{alike} and {reference} are of the same patients, {others} is not. Compare the models on the same patients first.")
+    entries = (_as_given(name, None, rules[name], Goal(), own) for name, own in {reference: subjects[reference], **same}.items())
+    return Comparison(tuple(entries), settings=spec)
 
 
 def compare_models(
-    models: Mapping[str, object],
-    cohort: Rows,
-    *,
-    valid: Rows | None = None,
-    measure: Gap | None = None,
-    level: float = 0.95,
-    seed: int = 0,
-    min_patients: int = 5,
-    title: str = "classifier",
-    label: str = "the finding",
+    models: Mapping[str, object], cohort: Rows, valid: Rows | None, measure: Gap | None, settings: AuditSpec, title: str, label: str
 ) -> Comparison:
     """The comparison of classifiers on the same held-out rows: the first is the original, the others are candidates (see `compare`)."""
     if not isinstance(cohort, Scores):
@@ -357,14 +396,13 @@ def compare_models(
             f"one of {len(candidates)} candidates is chosen on the repair set, and none was given. Give it with valid=..., or compare the "
             "original with one candidate"
         )
-    chosen = choose_candidate([{label: entry} for entry in candidates])
-    settings = AuditSpec(level=level, seed=seed, min_patients=min_patients)
+    chosen = choose_candidate([{"": entry} for entry in candidates])
     rows = original.test if original.candidate.rule_only else cohort
     baseline = None
     if isinstance(cohort, Cohort) and isinstance(valid, Cohort):
         baseline = baseline_of(original, candidates[chosen], cohort, valid, None, settings)
-    provenance = Provenance.now(seed=seed)
-    return Comparison(original, tuple(candidates), chosen, title, label, provenance, settings, rows=rows, baseline=baseline)
+    provenance = Provenance.now(seed=settings.seed)
+    return Comparison((original, *candidates), chosen, title, label, provenance, settings, rows=rows, baseline=baseline)
 
 
 def _check_held_out(results: Mapping[str, Candidate], cohort: Rows) -> None:
@@ -400,10 +438,14 @@ def _entry(name: str, subject: object, cohort: Rows, valid: Rows | None, goal: G
     rule = (trained_rule(subject) if valid is None else None) or choose_rule(valid=repair_scores, optimise=goal.performance)
     if goal.threshold is not None:
         rule = Threshold(goal.threshold, IN_USE)
-    gap, performance = (np.nan, np.nan) if repair_scores is None else evaluate_rule(rule, repair_scores, goal)
+    return _as_given(name, model, rule, goal, predict(model, cohort), repair_scores)
+
+
+def _as_given(name: str, model: Any, rule: Threshold, goal: Goal, test: Scores, valid: Scores | None = None) -> ScoredCandidate:
+    """A classifier under its name, as it is: its scores on the held-out rows and, if they are given, on the repair set."""
+    gap, performance = (np.nan, np.nan) if valid is None else evaluate_rule(rule, valid, goal)
     trace = pd.DataFrame([{"step": 0.0, "gap": gap, "performance": performance, "threshold": float(rule.value)}])
-    candidate = LabelCandidate(name, model, rule, trace, 0, (Note("as_given"),), True, goal, 0)
-    return ScoredCandidate(candidate, repair_scores, predict(model, cohort), called=name)
+    return ScoredCandidate(LabelCandidate(name, model, rule, trace, 0, (Note("as_given"),), True, goal, 0), valid, test, called=name)
 
 
 def evaluate_rule(rule: Rule, scores: Scores, goal: Goal) -> tuple[float, float]:

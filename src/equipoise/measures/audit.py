@@ -29,7 +29,7 @@ from equipoise.measures.measure_table import GROUP_RATES, MEASURES, OVERALL, Gap
 from equipoise.measures.moments import Moments
 from equipoise.measures.score_measures import ALL_ROWS, CURVE_COLUMNS, SCORE_MEASURES
 from equipoise.measures.thresholds import DescribedRule, Rule, Threshold
-from equipoise.presenting import html_of, write_page
+from equipoise.presenting import Presented
 
 if TYPE_CHECKING:
     from equipoise.measures.paired_changes import Baseline
@@ -245,7 +245,7 @@ class LabelAudit:
 
 
 @dataclass(frozen=True, eq=False)
-class Audit:
+class Audit(Presented):
     """An audit: `labels` is the audit of each label, adjusted for its own comparisons, and `overview` has the marks for all labels at once.
 
     An audit of one label has all that the audit of this label has: `audit["eod"].value`, `audit.groups`, `audit.gaps`. Of several labels,
@@ -293,16 +293,6 @@ class Audit:
 
     def __str__(self) -> str:
         return "\n".join(f"{f'{label}: ' if label else ''}{audit}" for label, audit in self.prefixed.items())
-
-    def _repr_html_(self) -> str:
-        return html_of(self)
-
-    def report(self, path: str | Path, *, group_names: Mapping[str, str] | None = None) -> Path:
-        """Writes the report, HTML or PDF (.pdf), and returns its path. `group_names` are words for groups: {"F": "women"}.
-
-        Of several labels, the HTML report is an overview with one page per label next to it, and a PDF the overview.
-        """
-        return write_page(self, path, group_names=group_names)
 
     @property
     def comparisons(self) -> int:

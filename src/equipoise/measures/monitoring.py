@@ -29,7 +29,6 @@ of any false alarm, over all gaps and all periods, is at most 1 - level.
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -42,7 +41,7 @@ from equipoise.measures.cells import ratio
 from equipoise.measures.measure_table import measure_of
 from equipoise.measures.moments import FURTHEST, Moments, SignedSum, level_of
 from equipoise.measures.thresholds import Rule
-from equipoise.presenting import html_of, write_page
+from equipoise.presenting import Presented
 
 EXPECTED_CHANGE = 0.1  # the size of a gap, or of its change, at which limits and evidence are most powerful
 
@@ -256,7 +255,7 @@ def first_period(reached: npt.NDArray[np.bool_]) -> IntArray:
 
 
 @dataclass(frozen=True, eq=False)
-class Monitoring:
+class Monitoring(Presented):
     """Gaps over time. `gaps` has one row per gap, as of the last period; `frame` one row per gap and period.
 
     In `gaps`, `value`, `low` and `high` are those of all periods so far (with limits that hold in all periods at once); `shown` is true if
@@ -287,13 +286,6 @@ class Monitoring:
             changed = f"; changed since {row['since']}: {row['before']:+.3f} to {row['after']:+.3f}" if row["changed"] else ""
             lines.append(f"  {row['measure']} of {row['group']} minus {row['reference']}: {gap}{' *' if row['shown'] else ''}{changed}")
         return "\n".join(lines)
-
-    def _repr_html_(self) -> str:
-        return html_of(self)
-
-    def report(self, path: str | Path, *, group_names: Mapping[str, str] | None = None) -> Path:
-        """Writes the report with a chart of every gap, HTML or PDF (.pdf), and returns its path. `group_names` are words for groups."""
-        return write_page(self, path, group_names=group_names)
 
     def to_dict(self) -> dict[str, object]:
         """Plain values for JSON; None for insufficient data."""

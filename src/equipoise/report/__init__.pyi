@@ -1,6 +1,6 @@
 from .audit_pages import Origin as Origin
 from .audits import audit_parts as audit_parts
-from .changes import contrast_screen as contrast_screen
+from .changes import changes_screen as changes_screen
 from .changes import monitoring_screen as monitoring_screen
 from .document import Column as Column
 from .document import table as table

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from equipoise.comparison import Comparison, ScoreComparison
+from equipoise.comparison import Changes, Comparison
 from equipoise.data import FloatArray
 from equipoise.measures import FEW_PATIENTS, Estimate, Monitoring
 from equipoise.report import document as doc
@@ -59,28 +59,28 @@ def period_parts(repair: Comparison, called: GroupNames) -> list[Part]:
 # Two or more classifiers
 
 
-def few_changes_words(contrast: ScoreComparison) -> str:
+def few_changes_words(changes: Changes) -> str:
     """The meaning of the mark of few patients, who are counted whatever their number of rows."""
-    return f"fewer than {FEW_PATIENTS} {'rows' if all(patients is None for _, patients in contrast.sizes.values()) else 'patients'}"
+    return f"fewer than {FEW_PATIENTS} {'rows' if all(patients is None for _, patients in changes.sizes.values()) else 'patients'}"
 
 
-def contrast_conclusion(contrast: ScoreComparison, names: Mapping[str, str] | None = None) -> str:
+def changes_conclusion(changes: Changes, names: Mapping[str, str] | None = None) -> str:
     """The largest clear change of a gap in one sentence, preferably of a single attribute, and how many changes are clear."""
-    gaps = contrast.gaps[contrast.gaps["value"].notna() & contrast.gaps["measure"].isin(distinct(contrast.gaps["measure"].unique()))]
-    comparisons = plural(contrast.comparisons, "comparison")
+    gaps = changes.gaps[changes.gaps["value"].notna() & changes.gaps["measure"].isin(distinct(changes.gaps["measure"].unique()))]
+    comparisons = plural(changes.comparisons, "comparison")
     if not len(gaps):
         return "No change in a difference could be estimated: insufficient data."
     clear = gaps[gaps["clear"].astype(bool)]
     if not len(clear):
         return f"No change in a difference between groups is clear after adjustment for {comparisons}."
-    single = clear[~clear["attribute"].isin(contrast.intersections)]
+    single = clear[~clear["attribute"].isin(changes.intersections)]
     row = clear.loc[(single if len(single) else clear)["value"].abs().idxmax()]
     low, high = (amount(row[f"simultaneous_{end}"], "points") for end in ("low", "high"))
-    interval = f"simultaneous {percent(contrast.level)} interval of the change {low} to {high}"
+    interval = f"simultaneous {percent(changes.level)} interval of the change {low} to {high}"
     return (
         f"{_difference_words(row, names)} is {amount(row['second'], 'points')} points with {short_name(row['compared'])} and "
-        f"{amount(row['first'], 'points')} with {short_name(contrast.first)} ({interval}); "
-        f"{contrast.findings} of {comparisons} {'is' if contrast.findings == 1 else 'are'} clear."
+        f"{amount(row['first'], 'points')} with {short_name(changes.first)} ({interval}); "
+        f"{changes.findings} of {comparisons} {'is' if changes.findings == 1 else 'are'} clear."
     )
 
 
@@ -90,10 +90,10 @@ def _difference_words(row: "pd.Series[Any]", names: Mapping[str, str] | None) ->
     return f"The difference in {gap_words(str(row['measure']))}{label} between {called(row['group'])} and {called(row['reference'])}"
 
 
-def differ_words(contrast: ScoreComparison, names: Mapping[str, str] | None = None) -> Iterator[str]:
+def differ_words(changes: Changes, names: Mapping[str, str] | None = None) -> Iterator[str]:
     """One sentence per compared model: how many decisions differ on the same rows, of all patients and by group."""
     called = GroupNames(names or {})
-    for name, by_attribute in contrast.affected.items():
+    for name, by_attribute in changes.affected.items():
         affected = by_attribute[0]
         expected, total = affected.expected, affected.counts[-1]
         by_group = "; ".join(
@@ -107,16 +107,16 @@ def differ_words(contrast: ScoreComparison, names: Mapping[str, str] | None = No
         yield f"{decisions} differ with {short_name(name)}. {sentence(by_group)}."
 
 
-def change_table(contrast: ScoreComparison, rows: pd.DataFrame, called: Called) -> Table:
+def change_table(changes: Changes, rows: pd.DataFrame, called: Called) -> Table:
     """The gaps of both sides, or the rates of each group, and their changes."""
     of_gaps = "measure" in rows
     kind, lines = "points" if of_gaps else "share", []
     for row in rows.itertuples():
         change = Estimate(row.value, row.low, row.high, clear=bool(row.clear), few=bool(row.few))
-        compared = (" (", Span(row.compared), ")") if len(contrast.others) > 1 else ()
+        compared = (" (", Span(row.compared), ")") if len(changes.others) > 1 else ()
         lines.append(
             (
-                _labelled(row, contrast.gaps, gap_words(str(row.measure)) if of_gaps else RATE_WORDS[str(row.rate)].name),
+                _labelled(row, changes.gaps, gap_words(str(row.measure)) if of_gaps else RATE_WORDS[str(row.rate)].name),
                 (*(between(row, called) if of_gaps else (Span(called(row.group)),)), *compared),
                 *("" if np.isnan(side) else amount(side, kind) for side in (row.first, row.second)),
                 Cell(value=change, kind="points", style="shown" if change.clear else ""),
@@ -125,72 +125,72 @@ def change_table(contrast: ScoreComparison, rows: pd.DataFrame, called: Called) 
             )
         )
     what = "Differences, group minus reference, in percentage points" if of_gaps else "Rates of each group in percent"
-    heads = ["Difference in" if of_gaps else "Rate", Column("Between" if of_gaps else "Group", style="text"), *_sides(contrast), "change"]
+    heads = ["Difference in" if of_gaps else "Rate", Column("Between" if of_gaps else "Group", style="text"), *_sides(changes), "change"]
     heads += [Column("Simultaneous interval", least=WIDE), "Adjusted p"]
-    caption = f"{what}; changes in percentage points with {percent(contrast.level)} intervals"
+    caption = f"{what}; changes in percentage points with {percent(changes.level)} intervals"
     return table(caption, heads, lines, style="stack")
 
 
-def _sides(contrast: ScoreComparison) -> list[Words]:
+def _sides(changes: Changes) -> list[Words]:
     """The heads of the two sides: the name of the compared one, unless there are several, which each row names."""
-    return [(Span(contrast.first),), "compared" if len(contrast.others) > 1 else (Span(contrast.others[0]),)]
+    return [(Span(changes.first),), "compared" if len(changes.others) > 1 else (Span(changes.others[0]),)]
 
 
-def change_performance(contrast: ScoreComparison) -> Table:
+def change_performance(changes: Changes) -> Table:
     """The performance of both sides over all patients, and its change."""
     rows = []
-    for row in contrast.performance.itertuples():
-        compared = (" (", Span(row.compared), ")") if len(contrast.others) > 1 else ()
-        measure = _labelled(row, contrast.gaps, PERFORMANCE_WORDS[str(row.measure)])
+    for row in changes.performance.itertuples():
+        compared = (" (", Span(row.compared), ")") if len(changes.others) > 1 else ()
+        measure = _labelled(row, changes.gaps, PERFORMANCE_WORDS[str(row.measure)])
         sides = [amount(side, "area") for side in (row.first, row.second)]
         rows.append((doc.joined([measure, compared], ""), *sides, Cell(value=Estimate(row.value, row.low, row.high), kind="points")))
-    caption = f"Performance over all patients, with {percent(contrast.level)} intervals of the change"
-    return table(caption, ["Measure", *_sides(contrast), "change"], rows)
+    caption = f"Performance over all patients, with {percent(changes.level)} intervals of the change"
+    return table(caption, ["Measure", *_sides(changes), "change"], rows)
 
 
-def contrast_document(contrast: ScoreComparison, names: Mapping[str, str] | None = None) -> doc.Document:
+def changes_document(changes: Changes, names: Mapping[str, str] | None = None) -> doc.Document:
     """The report of a comparison; `names` are words for groups, such as {"F": "women"}."""
-    called = _checked_group_names(contrast.rates, contrast.intersections, names)
-    gaps = contrast.gaps[contrast.gaps["measure"].isin(distinct(contrast.gaps["measure"].unique()))]
+    called = _checked_group_names(changes.rates, changes.intersections, names)
+    gaps = changes.gaps[changes.gaps["measure"].isin(distinct(changes.gaps["measure"].unique()))]
 
     def by_attribute(rows: pd.DataFrame) -> list[Part]:
         parts: list[Part] = []
-        single = [name for name in rows["attribute"].unique() if name not in contrast.intersections]
+        single = [name for name in rows["attribute"].unique() if name not in changes.intersections]
         for name in rows["attribute"].unique():
-            own = change_table(contrast, rows[rows["attribute"] == name], called.full)
+            own = change_table(changes, rows[rows["attribute"] == name], called.full)
             parts += [Text(("By ", Span(name)), "heading")] if name in single and len(single) > 1 else []
             parts.append(own if name in single else doc.Folded(("Intersections: ", Span(name)), [own]))
         return parts
 
-    verdict: list[Part] = [Text(contrast_conclusion(contrast, called), "lead outcome"), *map(Text, differ_words(contrast, called))]
+    verdict: list[Part] = [Text(changes_conclusion(changes, called), "lead outcome"), *map(Text, differ_words(changes, called))]
     sections = [
         Section("verdict", "The answer", "", verdict),
         Section("gaps", "Changes in differences", "", by_attribute(gaps)),
-        Section("rates", "Changes in each group", "", by_attribute(contrast.rates)),
-        Section("performance", "Performance", "", [change_performance(contrast)] if len(contrast.performance) else []),
+        Section("rates", "Changes in each group", "", by_attribute(changes.rates)),
+        Section("performance", "Performance", "", [change_performance(changes)] if len(changes.performance) else []),
         Section("method", "Method and limits", "", [Fixed("about")]),
     ]
-    few, sizes = few_changes_words(contrast), {name: how_many(rows, patients) for name, (rows, patients) in contrast.sizes.items()}
-    title = f"{', '.join(contrast.others)} compared with {contrast.first}"
-    return doc.Document("contrast.html", "comparison", title, sections, {"found": contrast, "sizes": sizes}, called.full, few)
+    few, sizes = few_changes_words(changes), {name: how_many(rows, patients) for name, (rows, patients) in changes.sizes.items()}
+    title = f"{', '.join(changes.others)} compared with {changes.first}"
+    return doc.Document("changes.html", "comparison", title, sections, {"found": changes, "sizes": sizes}, called.full, few)
 
 
-def contrast_screen(contrast: ScoreComparison, verbose: bool = False) -> list[Part]:
+def changes_screen(changes: Changes, verbose: bool = False) -> list[Part]:
     """The sections of a comparison in a terminal: with `verbose` all of them, otherwise the largest changes of gaps without rates."""
     sizes = [
-        (Span(name), f": {how_many(rows, patients)}, positive if {contrast.decisions[name]}")
-        for name, (rows, patients) in contrast.sizes.items()
+        (Span(name), f": {how_many(rows, patients)}, positive if {changes.decisions[name]}")
+        for name, (rows, patients) in changes.sizes.items()
     ]
-    sections = {section.anchor: section.parts for section in contrast_document(contrast).sections}
-    few = f" †: {few_changes_words(contrast)}." if contrast.gaps["few"].any() else ""
+    sections = {section.anchor: section.parts for section in changes_document(changes).sections}
+    few = f" †: {few_changes_words(changes)}." if changes.gaps["few"].any() else ""
     more = ""
     if not verbose:
-        gaps = contrast.gaps[contrast.gaps["measure"].isin(distinct(contrast.gaps["measure"].unique()))]
+        gaps = changes.gaps[changes.gaps["measure"].isin(distinct(changes.gaps["measure"].unique()))]
         shown = gaps.loc[sorted(gaps["value"].abs().nlargest(SCREEN_CHANGES).index)] if len(gaps) > SCREEN_CHANGES else gaps
         more = f" --verbose shows {'all gaps and ' if len(shown) < len(gaps) else ''}the rates of each group."
-        sections |= {"gaps": [change_table(contrast, shown, str).only(0, 1, 2, 3, 4)], "rates": []}
-    assumed = "" if contrast.paired else " Assumed: no patient is in more than one of them."
-    note = f"*: the change is clear of 0 after adjustment for {plural(contrast.comparisons, 'comparison')} (Holm).{few}{more}{assumed}"
+        sections |= {"gaps": [change_table(changes, shown, str).only(0, 1, 2, 3, 4)], "rates": []}
+    assumed = "" if changes.paired else " Assumed: no patient is in more than one of them."
+    note = f"*: the change is clear of 0 after adjustment for {plural(changes.comparisons, 'comparison')} (Holm).{few}{more}{assumed}"
     below = [part for anchor in ("gaps", "rates", "performance") if sections[anchor] for part in (Text(""), *sections[anchor])]
     return [Text((*doc.joined(sizes), ".")), *sections["verdict"], *below, Text(""), Text(note, "notes")]
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from equipoise.comparison import Comparison, ScoreComparison
+from equipoise.comparison import Comparison
 from equipoise.disk import folders, write_text
 from equipoise.measures import Audit, Monitoring, read_audit
 from equipoise.methods import Candidate
 from equipoise.report.audit_pages import Origin, audit_document
 from equipoise.report.audits import LabelSections, audit_screen, underdiagnosis_parts
-from equipoise.report.changes import contrast_document, contrast_screen, monitoring_document, monitoring_screen
+from equipoise.report.changes import changes_document, changes_screen, monitoring_document, monitoring_screen
 from equipoise.report.document import Document, Part, Scale, text_of
 from equipoise.report.pages import in_notebook, page_of, picture_of
 from equipoise.report.pdf import check_ending, is_paper, print_page, short_page
@@ -69,17 +69,13 @@ def write_audit_page(audit: Audit, path: Path, *, group_names: Names = None, ori
 
 
 @write_page.register
-def _repair_page(repair: Comparison, path: Path, *, thumbnails: bool = False, group_names: Names = None) -> Path:
-    """Writes the report of a repair and returns its path; images of patients only with `thumbnails`, and never in a PDF."""
+def _comparison_page(comparison: Comparison, path: Path, *, thumbnails: bool = False, group_names: Names = None) -> Path:
+    """Writes the report of a comparison and returns its path; images of patients only with `thumbnails`, and never in a PDF."""
     from equipoise.report.repairs import repair_document
 
-    return _written(path, lambda paper: repair_document(repair, group_names, thumbnails=thumbnails and not paper))
-
-
-@write_page.register
-def _contrast_page(contrast: ScoreComparison, path: Path, *, group_names: Names = None) -> Path:
-    """Writes the report of a comparison and returns its path."""
-    return _written(path, lambda _: contrast_document(contrast, group_names))
+    if comparison.chosen is None:
+        return _written(path, lambda _: changes_document(comparison.changes, group_names))
+    return _written(path, lambda paper: repair_document(comparison, group_names, thumbnails=thumbnails and not paper))
 
 
 @write_page.register
@@ -144,7 +140,6 @@ def html_of(value: object) -> str:
 
 
 html_of.register(Audit, lambda audit: in_notebook(audit_screen(audit, most=MOST_LABELS)))
-html_of.register(ScoreComparison, lambda contrast: _to_first_table(contrast_screen(contrast)))
 html_of.register(Monitoring, lambda monitoring: _to_first_table(monitoring_screen(monitoring)))
 
 
@@ -153,10 +148,12 @@ def _to_first_table(parts: list[Part]) -> str:
 
 
 @html_of.register
-def _repair_html(repair: Comparison) -> str:
+def _comparison_html(comparison: Comparison) -> str:
     from equipoise.report.repairs import comparison_screen
 
-    return in_notebook(comparison_screen(repair))
+    if comparison.chosen is None:
+        return _to_first_table(changes_screen(comparison.changes))
+    return in_notebook(comparison_screen(comparison))
 
 
 @html_of.register

@@ -1,20 +1,19 @@
-"""Comparisons of scores or audits: of several models on the same patients, or of sites or periods with different patients.
+"""Changes of gaps, rates and performance: between classifiers on the same patients, or between sites or periods with different patients.
 
-Two models on the same rows are compared row by row (paired): only decisions that differ count. Audits of different patients are compared by
-their sums: the variances of both add up. Every change of a gap is one comparison; its p-value is one minus the confidence level at which
+On the same rows classifiers are compared row by row (paired): only decisions that differ count. Audits of different patients are compared
+by their sums: the variances of both add up. Every change of a gap is one comparison; its p-value is one minus the confidence level at which
 the interval ends at zero, adjusted by Holm's method over all gaps, and separately over all rates. Simultaneous intervals agree with it.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from equipoise.comparison.findings import Affected, affected
+from equipoise.comparison.findings import Affected, ScoredCandidate, affected
 from equipoise.data import FloatArray, Scores
 from equipoise.errors import BadInput, raise_all
 from equipoise.measures import (
@@ -26,12 +25,9 @@ from equipoise.measures import (
     AuditSums,
     Estimate,
     Fact,
-    Gap,
     PairedDecisions,
     Ranking,
     SignedSum,
-    audit_labels,
-    choose_rule,
     combine_limits,
     comparisons_of,
     concatenate_sums,
@@ -40,10 +36,8 @@ from equipoise.measures import (
     measure_of,
     records,
     shown_scores,
-    thresholds_by_name,
     units_of,
 )
-from equipoise.presenting import html_of, write_page
 
 CHANGE_KEYS = ("label", "compared", "measure", "attribute", "group", "reference")
 CHANGE_NUMBERS = ("first", "second", "value", "low", "high")
@@ -52,7 +46,7 @@ COMPARISON_SCHEMA, COMPARISON_VERSION = "equipoise.comparison", 2
 
 
 @dataclass(frozen=True, eq=False)
-class ScoreComparison:
+class Changes:
     """Differences between classifiers or cohorts: each of `others` compared with `first`, other minus first.
 
     `gaps` has one row per gap: its value in both, the change with its interval and adjusted p-value, and `clear` for a finding. `rates` has
@@ -82,9 +76,6 @@ class ScoreComparison:
         """The number of these changes that are clear after adjustment."""
         return len(set(comparisons_of(_keyed(self.gaps))[self.gaps["clear"].to_numpy(dtype=bool)]))
 
-    def __repr__(self) -> str:
-        return f"ScoreComparison({', '.join(self.others)} minus {self.first}; {'the same' if self.paired else 'different'} patients)"
-
     def __str__(self) -> str:
         lines = [f"{', '.join(self.others)} compared with {self.first}, on {'the same' if self.paired else 'different'} patients"]
         for row in self.gaps.to_dict("records"):
@@ -92,13 +83,6 @@ class ScoreComparison:
             gap = f"{row['measure']} of {row['group']} minus {row['reference']}"
             lines.append(f"  {gap}: {row['first']:+.3f} to {row['second']:+.3f}, change {change}{' *' if row['clear'] else ''}")
         return "\n".join(lines)
-
-    def _repr_html_(self) -> str:
-        return html_of(self)
-
-    def report(self, path: str | Path, *, group_names: Mapping[str, str] | None = None) -> Path:
-        """The path of the report, written as a page (.html) or PDF (.pdf). `group_names` are words for groups: {"F": "women"}."""
-        return write_page(self, path, group_names=group_names)
 
     def to_dict(self) -> dict[str, object]:
         """Plain values for JSON; None for insufficient data."""
@@ -126,67 +110,47 @@ class ScoreComparison:
         }
 
 
-def score_comparison_facts(contrast: ScoreComparison) -> list[Fact]:
+def change_facts(changes: Changes) -> list[Fact]:
     """All numbers of a comparison that a condition can refer to; the value of a gap or a rate is its change."""
-    facts = [Fact("findings", {"value": float(contrast.findings)}), *gap_facts(contrast.gaps.to_dict("records"))]
-    rates = [row | {"reference": ""} for row in contrast.rates.to_dict("records")]
-    return [*facts, *gap_facts(rates, measure="rate"), *gap_facts(contrast.performance.to_dict("records"))]
+    facts = [Fact("findings", {"value": float(changes.findings)}), *gap_facts(changes.gaps.to_dict("records"))]
+    rates = [row | {"reference": ""} for row in changes.rates.to_dict("records")]
+    return [*facts, *gap_facts(rates, measure="rate"), *gap_facts(changes.performance.to_dict("records"))]
 
 
-def compare_scores(
-    subjects: Mapping[str, Scores],
-    *,
-    paired: bool | None = None,
-    threshold: float | Mapping[str, float] | None = None,
-    measures: Sequence[Gap] | None = None,
-    level: float = 0.95,
-    min_patients: int = 5,
-) -> ScoreComparison:
-    """The comparison of scores: of several models on the same patients, row by row, or of different patients.
-
-    The ids show which of the two it is, unless `paired` does; raises an error if they contradict each other, or some patients are in both.
-    """
-    spec = AuditSpec(measures=None if measures is None else tuple(measures), level=level, min_patients=min_patients)
-    rules = {name: choose_rule(own) for name, own in thresholds_by_name(threshold, subjects, "name").items()}
-    reference, *names = subjects
-    first = subjects[reference]
-    matched = {name: _matched(first, subjects[name], reference, name, paired) for name in names}
-    same = {name: own for name, own in matched.items() if own is not None}
-    if not same:
-        audits = {name: replace(audit_labels({"": own}, {"": rules[name]}, spec).only, name=name) for name, own in subjects.items()}
-        return compare_audits({name: {"": AuditSums.of(own, "")} for name, own in audits.items()})
-    if len(same) < len(names):
-        alike, others = (", ".join(name for name in names if (name in same) == kind) for kind in (True, False))
-        raise BadInput(f"{alike} and {reference} are of the same patients, {others} is not. Compare the models on the same patients first.")
-    shown, blocks, performance, changed = shown_scores(first, min_patients), list[_Block](), list[tuple[Any, ...]](), {}
-    before = rules[reference].decide(first)[shown.kept]
-    for name, second in same.items():
-        decisions = before, rules[name].decide(second)[shown.kept]
+def changes_on_rows(classifiers: Sequence[ScoredCandidate], spec: AuditSpec) -> Changes:
+    """The changes from the first classifier to each other one on the same rows, decision by decision."""
+    original, *others = classifiers
+    first, reference = original.test, original.name
+    shown, blocks, performance, changed = shown_scores(first, spec.min_patients), list[_Block](), list[tuple[Any, ...]](), {}
+    before = original.decisions()[shown.kept]
+    for other in others:
+        decisions = before, other.decisions()[shown.kept]
         for attribute in shown.attributes:
             pair = PairedDecisions(replace(shown.scores, attributes=(attribute,)), decisions, spec)
 
             def change_of(gap: str, pair: PairedDecisions = pair) -> _Change:
                 return *pair.rates(gap), pair.signed(gap), pair.patients(gap)
 
-            keys = {"label": "", "compared": name, "attribute": attribute.name}
-            blocks += _blocks(keys, attribute.levels, spec.gaps, change_of, min_patients, first.patients is not None)
+            keys = {"label": "", "compared": other.name, "attribute": attribute.name}
+            blocks += _blocks(keys, attribute.levels, spec.gaps, change_of, spec.min_patients, first.patients is not None)
         pair = PairedDecisions(shown.scores, decisions, spec)
         for measure in spec.performance:
             if measure in AT_THRESHOLD:
                 change = pair.performance_change(measure)
-                performance.append(("", name, measure, *pair.performance(measure), change.value, change.low, change.high))
+                performance.append(("", other.name, measure, *pair.performance(measure), change.value, change.low, change.high))
             elif measure == "auroc":
-                performance.append(("", name, measure, *_auroc_change(shown.scores, shown.like(second), level)))
-        changed[name] = affected(shown.scores, *decisions, shown.attributes)
-    sizes = dict.fromkeys(subjects, (len(first), None if first.patients is None else len(set(first.patients))))
-    decisions_of = {name: rule.describe() for name, rule in rules.items()}
+                performance.append(("", other.name, measure, *_auroc_change(shown.scores, shown.like(other.test), spec.level)))
+        changed[other.name] = affected(shown.scores, *decisions, shown.attributes)
+    size = len(first), None if first.patients is None else len(set(first.patients))
+    decisions_of = {each.name: each.rule.describe() for each in classifiers}
     intersections = tuple(attribute.name for attribute in shown.attributes if attribute.intersection)
-    tables = _comparison_tables(blocks, performance, level)
-    return ScoreComparison(reference, tuple(names), True, *tables, sizes, decisions_of, level, changed, intersections)
+    tables = _comparison_tables(blocks, performance, spec.level)
+    names = tuple(other.name for other in others)
+    return Changes(reference, names, True, *tables, dict.fromkeys(decisions_of, size), decisions_of, spec.level, changed, intersections)
 
 
-def compare_audits(subjects: Mapping[str, Mapping[str, AuditSums]], *, common_groups: bool = False) -> ScoreComparison:
-    """The comparison of audits of different patients, each by label: every other one with the first.
+def changes_of_audits(subjects: Mapping[str, Mapping[str, AuditSums]], *, common_groups: bool = False) -> Changes:
+    """The changes between audits of different patients, each by label: from the first to every other one.
 
     Raises an error if they cover the same rows, or differ in labels, measures, groups, references, levels or weighting. With
     `common_groups`, groups that are not in all of them are left out.
@@ -218,7 +182,7 @@ def compare_audits(subjects: Mapping[str, Mapping[str, AuditSums]], *, common_gr
     sizes = {name: (sums.rows, sums.patients) for name, sums in first_labels.items()}
     rules, one = {name: sums.decision for name, sums in first_labels.items()}, first_labels[reference]
     tables = _comparison_tables(blocks, performance, one.level)
-    return ScoreComparison(reference, tuple(names), False, *tables, sizes, rules, one.level, intersections=one.intersections)
+    return Changes(reference, tuple(names), False, *tables, sizes, rules, one.level, intersections=one.intersections)
 
 
 _Change = tuple[FloatArray, FloatArray, SignedSum, FloatArray]  # of each group: rates before and after, their change, patients
@@ -307,7 +271,7 @@ def _auroc_change(first: Scores, second: Scores, level: float) -> tuple[float, f
 # Whether two sets of scores cover the same patients, and whether two audits are compatible
 
 
-def _matched(first: Scores, second: Scores, first_name: str, second_name: str, paired: bool | None) -> Scores | None:
+def matched_rows(first: Scores, second: Scores, first_name: str, second_name: str, paired: bool | None) -> Scores | None:
     """The second scores in the row order of the first if both are of the same rows; None if they are of different patients.
 
     Rows without ids are numbered; they count as the same if labels and groups agree row by row. Raises an error if the ids contradict
