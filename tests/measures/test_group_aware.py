@@ -11,7 +11,7 @@ from scipy.optimize import linprog
 from equipoise.data import Attribute, Scores
 from equipoise.errors import BadInput, UnknownName
 from equipoise.measures import GAPS, RATES, Cells, largest_gap, measure_of, upper_bound
-from equipoise.methods.equalised_odds import fit as equalised_odds
+from equipoise.methods.equalised_odds import equalised_odds
 from equipoise.methods.thresholds import group_thresholds
 from support.facts import facts
 from support.goals import paper_goal

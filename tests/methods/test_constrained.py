@@ -12,10 +12,10 @@ from torch.nn import functional as F
 import equipoise as eq
 from equipoise.data import Attribute, Cohort
 from equipoise.errors import BadInput, UnknownName
-from equipoise.measures import Cells
+from equipoise.measures import Cells, match_positives
 from equipoise.measures.sweeps import gap_functional
 from equipoise.methods import Data, Goal, Label, run_method, step_control
-from equipoise.methods.constrained import RESPONSE_STEPS, ConstrainedSettings, LagrangianState, expected_weights, posterior, slope
+from equipoise.methods.constrained import RESPONSE_STEPS, ConstrainedSettings, LagrangianState, expected_weights, slope
 from equipoise.methods.evaluation import Evaluation
 from equipoise.models import Repairable, predict, ranks
 from equipoise.models.repairable import RepairableMLP
@@ -77,7 +77,7 @@ def test_the_gradient_is_that_of_the_lagrangian_by_autograd(problem):
     # The same from the definition: a weighted cross-entropy with mixed labels, and lambda G + rho / 2 G^2 with the hard gap's value.
     own = copy.deepcopy(Wrapped(model)).eval()
     z = own(cohort.inputs).double()
-    p = torch.from_numpy(posterior(torch.logit(torch.from_numpy(scores)).numpy(), labels.y, labels.attribute.codes, 3))
+    p = torch.from_numpy(match_positives(torch.logit(torch.from_numpy(scores)).numpy(), labels.y, labels.attribute.codes, 3))
     mixed = 0.7 * torch.from_numpy(cohort.y) + 0.3 * p
     share = cohort.y.mean()
     weights = mixed * 0.5 / share + (1 - mixed) * 0.5 / (1 - share)
@@ -143,13 +143,13 @@ def test_the_teachers_probabilities_add_up_to_the_positives_of_each_group():
     rng = np.random.default_rng(0)
     codes, z = rng.integers(-1, 3, 400), rng.normal(size=400)
     y = (rng.random(400) < 0.3).astype(int)
-    p = posterior(z, y, codes, 3)
+    p = match_positives(z, y, codes, 3)
     for code in (-1, 0, 1, 2):
         mine = codes == code
         assert p[mine].sum() == pytest.approx(y[mine].sum())
         assert (np.argsort(p[mine]) == np.argsort(z[mine])).all()
     none = np.where(codes == 1, 0, y)
-    assert posterior(z, none, codes, 3)[codes == 1].max() < 1e-9
+    assert match_positives(z, none, codes, 3)[codes == 1].max() < 1e-9
 
 
 @pytest.mark.parametrize("measure", ["spd", "eod", "aod"])

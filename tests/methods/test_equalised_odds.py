@@ -18,7 +18,7 @@ from equipoise.data import Attribute, Scores
 from equipoise.errors import BadInput, EmptyCell, UnknownName
 from equipoise.measures import Cells, Rule
 from equipoise.methods import make_settings, rule_to_dict
-from equipoise.methods.equalised_odds import EqualisedOdds, EqualisedOddsSettings, Steps, fit
+from equipoise.methods.equalised_odds import EqualisedOdds, EqualisedOddsSettings, Steps, equalised_odds
 from equipoise.methods.rules import rule_from_dict
 from support.chosen_scores import Logit, cohort_of, scored
 from support.facts import facts, says, suggests
@@ -54,7 +54,7 @@ def value_of(performance: str, fpr: float, tpr: float, y: np.ndarray) -> float:
 @settings(max_examples=150)
 def test_odds_are_equal_on_the_fitted_data_and_no_trivial_rule_is_better(sample: Sample, performance: str, base: str):
     scores, goal = sample.scores, paper_goal("aod", performance)
-    found = fit(scores, goal, EqualisedOddsSettings(base))
+    found = equalised_odds(scores, goal, EqualisedOddsSettings(base))
     f, y = found.rule.decide(scores), scores.y
     assert ((f >= 0) & (f <= 1)).all()
     cells = Cells.of(f, y, scores.attribute)
@@ -109,7 +109,7 @@ def test_the_program_equals_a_loop_over_mixtures(performance: str, seed: int, ti
     curves = [roc(score[rows], y[rows]) for rows in (women, ~women)]
     places = {x for curve in curves for x, _ in curve} | set(crossings(*curves))
     best = max(value_of(performance, x, min(highest(curve, x) for curve in curves), y) for x in places)
-    assert fit(scores, paper_goal("eod", performance)).trace["performance"].iloc[1] == pytest.approx(best, abs=1e-9)
+    assert equalised_odds(scores, paper_goal("eod", performance)).trace["performance"].iloc[1] == pytest.approx(best, abs=1e-9)
 
 
 @given(seed=st.integers(0, 10_000), worse=st.booleans())
@@ -124,27 +124,27 @@ def test_the_threshold_variant_equals_aif360s_four_variables(seed: int, worse: b
     cost = [fpr[0] - tpr[0], tpr[0] - fpr[0], fpr[1] - tpr[1], tpr[1] - fpr[1]]
     equal = [[tpr[0], 1 - tpr[0], -tpr[1], tpr[1] - 1], [fpr[0], 1 - fpr[0], -fpr[1], fpr[1] - 1]]
     theirs = linprog(cost, A_eq=equal, b_eq=[0, 0], bounds=(0, 1))
-    found = fit(scores, paper_goal("eod"), EqualisedOddsSettings("threshold"))
+    found = equalised_odds(scores, paper_goal("eod"), EqualisedOddsSettings("threshold"))
     assert found.trace["performance"].iloc[1] == pytest.approx(0.5 - theirs.fun / 4, abs=1e-9)
     assert all(steps.thresholds in ((), (0.5,)) for steps in found.rule.steps)
     if not worse:
-        assert fit(scores, paper_goal("eod")).trace["performance"].iloc[1] >= found.trace["performance"].iloc[1] - 1e-9
+        assert equalised_odds(scores, paper_goal("eod")).trace["performance"].iloc[1] >= found.trace["performance"].iloc[1] - 1e-9
 
 
 @given(seed=st.integers(0, 10_000), performance=st.sampled_from(PERFORMANCES))
 @settings(max_examples=15)
 def test_swapping_the_reference_changes_nothing_but_the_sign(seed: int, performance: str):
-    one, other = (fit(biased(100, seed, reference), paper_goal("spd", performance)) for reference in ("M", "F"))
+    one, other = (equalised_odds(biased(100, seed, reference), paper_goal("spd", performance)) for reference in ("M", "F"))
     np.testing.assert_allclose(one.trace["performance"], other.trace["performance"], atol=1e-9)
     assert one.trace["gap"].iloc[0] == pytest.approx(-other.trace["gap"].iloc[0])
 
 
 def test_scores_that_say_everything_and_scores_that_say_nothing():
     y, sex = [0, 1] * 4, ["F"] * 4 + ["M"] * 4
-    perfect = fit(scored([0.2, 0.7, 0.1, 0.6, 0.4, 0.9, 0.3, 0.8], y, sex), paper_goal("eod"))
+    perfect = equalised_odds(scored([0.2, 0.7, 0.1, 0.6, 0.4, 0.9, 0.3, 0.8], y, sex), paper_goal("eod"))
     assert perfect.trace["performance"].iloc[1] == 1.0
     assert all(steps.probabilities == (0.0, 1.0) for steps in perfect.rule.steps)
-    constant = fit(scored([0.3] * 8, y, sex), paper_goal("eod", max_gap=0.0))
+    constant = equalised_odds(scored([0.3] * 8, y, sex), paper_goal("eod", max_gap=0.0))
     assert constant.trace["performance"].iloc[1] == 0.5
     assert constant.met
     assert all(steps.thresholds == () for steps in constant.rule.steps)
@@ -161,7 +161,7 @@ def test_missing_groups_are_weighted_by_the_shares_of_the_others():
     scores = biased(200)
     groups = scores.groups.copy()
     groups[:20] = None
-    found = fit(scored(scores.score, scores.y, groups), paper_goal("eod"))
+    found = equalised_odds(scored(scores.score, scores.y, groups), paper_goal("eod"))
     kept = groups[20:]
     np.testing.assert_allclose(found.rule.shares, [(kept == "M").mean(), (kept == "F").mean()])
     places = [np.searchsorted(steps.thresholds, scores.score[:20], side="right") for steps in found.rule.steps]
@@ -200,23 +200,23 @@ def test_draws_are_repeatable_and_as_frequent_as_they_say():
 
 def test_goals():
     scores = biased()
-    free = fit(scores, paper_goal("eod"))
+    free = equalised_odds(scores, paper_goal("eod"))
     start, end = free.trace["performance"]
     assert free.trace["step"].tolist() == [0, 1]
     assert free.goal.min_performance == pytest.approx(start - 0.02)
     assert free.met == (end >= start - 0.02)
-    assert fit(scores, paper_goal("eod", min_performance=end - 0.01)).met
-    missed = fit(scores, paper_goal("eod", min_performance=0.99))
+    assert equalised_odds(scores, paper_goal("eod", min_performance=end - 0.01)).met
+    missed = equalised_odds(scores, paper_goal("eod", min_performance=0.99))
     assert not missed.met
     assert note_of(missed.why, "too_low").numbers["least"] == 0.99
-    assert fit(scores, paper_goal("eod", max_gap=0.0)).met  # to the last bit
-    gap = abs(fit(scores, paper_goal("spd")).trace["gap"].iloc[1])
+    assert equalised_odds(scores, paper_goal("eod", max_gap=0.0)).met  # to the last bit
+    gap = abs(equalised_odds(scores, paper_goal("spd")).trace["gap"].iloc[1])
     assert gap > 0.01  # prevalences differ, so selection rates must
-    above = fit(scores, paper_goal("spd", max_gap=gap / 2))
+    above = equalised_odds(scores, paper_goal("spd", max_gap=gap / 2))
     assert not above.met
     assert note_of(above.why, "too_large").numbers == {"value": pytest.approx(gap), "most": gap / 2}
-    assert fit(scores, paper_goal("spd", max_gap=gap * 1.01)).met
-    assert fit(scores, paper_goal("spd")).rule == free.rule  # the program does not look at the measure
+    assert equalised_odds(scores, paper_goal("spd", max_gap=gap * 1.01)).met
+    assert equalised_odds(scores, paper_goal("spd")).rule == free.rule  # the program does not look at the measure
 
 
 def test_debias_leaves_the_network_alone_and_is_repeatable():
@@ -243,7 +243,7 @@ def test_debias_leaves_the_network_alone_and_is_repeatable():
 
 
 def test_a_rule_survives_json():
-    rule = fit(biased(), paper_goal("eod")).rule
+    rule = equalised_odds(biased(), paper_goal("eod")).rule
     assert rule_from_dict(json.loads(json.dumps(rule_to_dict(rule)))) == rule
     with pytest.raises(BadInput, match=facts("steps")):
         rule_from_dict({**rule_to_dict(rule), "kind": "reject-option"})
@@ -257,4 +257,4 @@ def test_bad_settings_and_empty_cells():
     with pytest.raises(BadInput, match=facts("threshold", 1.5)):
         EqualisedOddsSettings(threshold=1.5)
     with pytest.raises(EmptyCell, match=facts("F", 2, 0)):
-        fit(scored([0.1, 0.2, 0.3, 0.4], [1, 1, 1, 0], ["F", "F", "M", "M"]), paper_goal("eod"))
+        equalised_odds(scored([0.1, 0.2, 0.3, 0.4], [1, 1, 1, 0], ["F", "F", "M", "M"]), paper_goal("eod"))

@@ -15,7 +15,7 @@ from equipoise.data import Attribute, Cohort, Scores
 from equipoise.errors import BadInput, EmptyCell, UnknownName
 from equipoise.measures import GAPS, Cells, Rule, largest_gap
 from equipoise.methods import Fit, Goal, make_settings, rule_to_dict
-from equipoise.methods.reject_option import RejectOption, RejectOptionSettings, fit
+from equipoise.methods.reject_option import RejectOption, RejectOptionSettings, reject_option
 from equipoise.methods.rules import rule_from_dict
 from support.chosen_scores import Logit, cohort_of, scored
 from support.facts import facts, says, suggests
@@ -67,7 +67,7 @@ def ways(scores: Scores, threshold: float, measure: str) -> list[tuple[str, ...]
 @settings(max_examples=15)
 def test_the_choice_equals_a_loop_over_the_grid(measure, sample: Sample, performance, min_performance, max_gap):
     scores, goal = sample.scores, paper_goal(measure, performance, min_performance, max_gap)
-    found = fit(scores, goal, COARSE)
+    found = reject_option(scores, goal, COARSE)
     start = found.trace.iloc[0]
     least = found.goal.min_performance
     most = COARSE.max_gap if max_gap is None else max_gap
@@ -118,13 +118,13 @@ def aif360(scores: Scores, goal: Goal) -> tuple[float, float]:
 def test_no_worse_than_aif360_on_the_fitted_data_whatever_the_sign_of_the_gap(shift: float):
     scores, goal = biased(shift), paper_goal("eod", max_gap=0.05)
     theirs = aif360(scores, goal)
-    found = fit(scores, goal)
+    found = reject_option(scores, goal)
     gap, performance = found.trace.iloc[found.chosen][["gap", "performance"]]
     assert found.met
     assert abs(gap) <= 0.05
     assert performance >= theirs[1] - 1e-12
     # Kamiran's direction on AIF360's grid is AIF360, where no score lies on an edge.
-    same = fit(scores, goal, RejectOptionSettings(direction="kamiran", quantiles=0))
+    same = reject_option(scores, goal, RejectOptionSettings(direction="kamiran", quantiles=0))
     assert same.trace.iloc[same.chosen]["performance"] == pytest.approx(theirs[1], abs=1e-12)
     if shift > 0:
         assert performance > theirs[1] + 0.01
@@ -133,12 +133,12 @@ def test_no_worse_than_aif360_on_the_fitted_data_whatever_the_sign_of_the_gap(sh
 def test_the_band_helps_the_group_that_is_behind():
     behind, ahead = biased(-1.2), biased(1.2)
     goal = paper_goal("eod", max_gap=0.05)
-    assert fit(behind, goal).rule.favoured == ("F",)
-    assert fit(ahead, goal).rule.favoured == ("M",)
-    assert fit(ahead, goal, RejectOptionSettings(direction="kamiran")).rule.favoured == ("F",)
+    assert reject_option(behind, goal).rule.favoured == ("F",)
+    assert reject_option(ahead, goal).rule.favoured == ("M",)
+    assert reject_option(ahead, goal, RejectOptionSettings(direction="kamiran")).rule.favoured == ("F",)
     for opposite in ("fnr_gap", "tnr_gap"):  # a lower value means more positives
-        assert fit(ahead, paper_goal(opposite, max_gap=0.05)).rule.favoured == ("M",)
-    trace = fit(ahead, goal).trace
+        assert reject_option(ahead, paper_goal(opposite, max_gap=0.05)).rule.favoured == ("M",)
+    trace = reject_option(ahead, goal).trace
     assert trace["gap"].iloc[0] > 0.2
     assert trace["step"].tolist() == list(range(51))
 
@@ -146,7 +146,7 @@ def test_the_band_helps_the_group_that_is_behind():
 @given(shift=st.floats(-2, 2), seed=st.integers(0, 99), measure=st.sampled_from(["spd", "eod", "aod"]))
 @settings(max_examples=20)
 def test_swapping_the_reference_flips_the_sign_and_nothing_else(shift: float, seed: int, measure: str):
-    one, other = (fit(biased(shift, 120, seed, reference), paper_goal(measure, max_gap=0.05)) for reference in ("M", "F"))
+    one, other = (reject_option(biased(shift, 120, seed, reference), paper_goal(measure, max_gap=0.05)) for reference in ("M", "F"))
     assume(abs(one.trace["gap"].iloc[0]) > 1e-9)
     assert (one.rule.threshold, one.rule.margin, one.rule.favoured) == (other.rule.threshold, other.rule.margin, other.rule.favoured)
     np.testing.assert_allclose(one.trace["gap"], -other.trace["gap"], atol=1e-12)
@@ -170,7 +170,7 @@ def test_a_margin_of_zero_is_the_plain_threshold():
 
 def test_constant_scores_leave_one_decision_for_everybody_and_no_gap():
     scores = scored([0.3] * 8, [0, 1] * 4, ["F"] * 4 + ["M"] * 4)
-    found = fit(scores, paper_goal("spd", max_gap=0.0))
+    found = reject_option(scores, paper_goal("spd", max_gap=0.0))
     assert found.met
     assert found.trace["performance"].iloc[found.chosen] == 0.5
     assert len(set(found.rule.decide(scores))) == 1
@@ -199,7 +199,7 @@ def test_more_than_two_groups_the_lowest_are_favoured():
     code, y = rng.integers(0, 3, n), rng.integers(0, 2, n)
     score = 1 / (1 + np.exp(-rng.normal(1.5 * y - 0.75 + np.array([0.0, -1.0, -0.9])[code], 1.0)))
     scores = scored(score, y, np.array(["A", "B", "C"])[code], reference="A")
-    found = fit(scores, paper_goal("eod", max_gap=0.1))
+    found = reject_option(scores, paper_goal("eod", max_gap=0.1))
     assert set(found.rule.favoured) == {"B", "C"}
     assert found.met
     assert abs(found.trace["gap"].iloc[0]) > 0.2
@@ -215,36 +215,36 @@ def test_goals():
     def end(found: Fit) -> tuple[float, float]:
         return tuple(found.trace.iloc[found.chosen][["gap", "performance"]])
 
-    free = fit(scores, paper_goal("spd"))
+    free = reject_option(scores, paper_goal("spd"))
     start = free.trace["performance"].iloc[0]
     assert free.goal.min_performance == pytest.approx(start - 0.02)
     assert free.met
     assert end(free)[1] >= start - 0.02
 
-    wide, narrow = (fit(scores, paper_goal("spd", max_gap=max_gap)) for max_gap in (0.2, 0.01))
+    wide, narrow = (reject_option(scores, paper_goal("spd", max_gap=max_gap)) for max_gap in (0.2, 0.01))
     assert wide.met
     assert narrow.met
     assert abs(end(narrow)[0]) <= 0.01 < 0.05 < abs(end(wide)[0]) <= 0.2
     assert end(wide)[1] > end(narrow)[1]
 
-    high = fit(scores, paper_goal("spd", min_performance=0.99))
+    high = reject_option(scores, paper_goal("spd", min_performance=0.99))
     assert not high.met
     assert (high.why[0].numbers["by"], high.why[0].numbers["qualified"], high.why[0].numbers["min_performance"]) == ("performance", 0, 0.99)
     assert end(high)[1] >= start - 1e-12
 
-    both = fit(
+    both = reject_option(
         scores, paper_goal("spd", min_performance=start, max_gap=0.01)
     )  # what keeps the minimum performance is above the maximum gap
     assert not both.met
     assert (both.why[0].numbers["by"], both.why[0].numbers["qualified"], both.why[0].numbers["max_gap"]) == ("gap", 0, 0.01)
     assert end(both)[1] >= start - 1e-9
-    assert fit(
+    assert reject_option(
         scores, paper_goal("spd", min_performance=start)
     ).met  # the maximum gap of the settings is a wish, that of the goal a condition
 
     own, goals = (
-        fit(scores, paper_goal("spd", min_performance=0.5), RejectOptionSettings(max_gap=0.01)),
-        fit(scores, paper_goal("spd", min_performance=0.5, max_gap=0.01)),
+        reject_option(scores, paper_goal("spd", min_performance=0.5), RejectOptionSettings(max_gap=0.01)),
+        reject_option(scores, paper_goal("spd", min_performance=0.5, max_gap=0.01)),
     )
     assert (own.rule.threshold, own.rule.margin) == (goals.rule.threshold, goals.rule.margin)
 
@@ -274,7 +274,7 @@ def test_debias_leaves_the_network_alone_and_is_repeatable():
 
 
 def test_a_rule_survives_json():
-    rule = fit(biased(-1.2), paper_goal("eod", max_gap=0.05)).rule
+    rule = reject_option(biased(-1.2), paper_goal("eod", max_gap=0.05)).rule
     assert rule_from_dict(json.loads(json.dumps(rule_to_dict(rule)))) == rule
     with pytest.raises(BadInput, match=facts("needs_group")):
         rule_from_dict({**rule_to_dict(rule), "kind": "threshold"})

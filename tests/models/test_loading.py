@@ -19,26 +19,26 @@ from equipoise.case.case_file import Case
 from equipoise.data import ImageFolder
 from equipoise.errors import BadInput
 from equipoise.models import OneOutput, backbone, code_of, load_model
-from equipoise.models.loading import build
+from equipoise.models.loading import network_from
 from support.factories import CODE
 from support.facts import facts, suggests
 
 
 def test_a_factory_in_a_file(code: Path):
-    assert [type(m).__name__ for m in build(f"{code}:network")] == ["Linear", "ReLU", "Linear"]
-    assert build(f"{code}:Own").layer.out_features == 3
-    assert build(f"{code}:ready").in_features == 2
+    assert [type(m).__name__ for m in network_from(f"{code}:network")] == ["Linear", "ReLU", "Linear"]
+    assert network_from(f"{code}:Own").layer.out_features == 3
+    assert network_from(f"{code}:ready").in_features == 2
 
 
 def test_a_factory_in_a_package():
-    assert isinstance(build("torch.nn:Identity"), nn.Identity)
+    assert isinstance(network_from("torch.nn:Identity"), nn.Identity)
 
 
 def test_a_file_may_import_from_its_own_folder(tmp_path: Path):
     (tmp_path / "beside_me.py").write_text("from torch import nn\nlayer = nn.Linear(2, 1)\n")
     (tmp_path / "net.py").write_text("def network():\n    from beside_me import layer\n    return layer\n")
     before = list(sys.path)
-    assert isinstance(build(f"{tmp_path / 'net.py'}:network"), nn.Linear)
+    assert isinstance(network_from(f"{tmp_path / 'net.py'}:network"), nn.Linear)
     assert sys.path == before
 
 
@@ -46,7 +46,7 @@ def test_a_module_in_the_current_folder_is_found(tmp_path: Path, monkeypatch: py
     (tmp_path / "in_this_folder.py").write_text(CODE)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [p for p in sys.path if p])  # as for an installed command
-    assert isinstance(build("in_this_folder:network"), nn.Sequential)
+    assert isinstance(network_from("in_this_folder:network"), nn.Sequential)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_module_in_the_current_folder_is_found(tmp_path: Path, monkeypatch: py
 )
 def test_an_unusable_factory_is_an_error_with_the_reason(code: Path, factory: str, expected: str):
     with pytest.raises(BadInput, match=expected):
-        build(factory.format(code=code))
+        network_from(factory.format(code=code))
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_an_unusable_factory_is_an_error_with_the_reason(code: Path, factory: st
 def test_a_file_that_raises_is_reported_with_its_line_and_without_blame(tmp_path: Path, content: str, expected: list[str]):
     (tmp_path / "broken.py").write_text(content)
     with pytest.raises(BadInput) as caught:
-        build(f"{tmp_path / 'broken.py'}:network")
+        network_from(f"{tmp_path / 'broken.py'}:network")
     text = str(caught.value)
     assert all(part in text for part in [*expected, "broken.py", f"python {tmp_path / 'broken.py'}"])
     assert "Mend" not in text
@@ -91,7 +91,7 @@ def test_a_file_that_raises_is_reported_with_its_line_and_without_blame(tmp_path
 
 def test_a_keyboard_interrupt_in_the_users_code_is_not_replaced(code: Path):
     with pytest.raises(KeyboardInterrupt):
-        build(f"{code}:interrupted")
+        network_from(f"{code}:interrupted")
 
 
 def test_the_bytes_with_the_checksum_are_run_not_those_of_the_disk_or_of_a_cache(code: Path, tmp_path: Path):
@@ -104,8 +104,8 @@ def test_the_bytes_with_the_checksum_are_run_not_those_of_the_disk_or_of_a_cache
     seconds = code.stat().st_mtime
     code.write_text(CODE.replace("nn.Linear(3, 1)", "nn.Linear(3, 9)"))  # of the same length and time: Python would take the compiled one
     os.utime(code, (seconds, seconds))
-    assert build(f"{code}:network")[2].out_features == 9
-    assert build(f"{code}:network", code=found)[2].out_features == 1
+    assert network_from(f"{code}:network")[2].out_features == 9
+    assert network_from(f"{code}:network", code=found)[2].out_features == 1
 
 
 def test_finding_code_does_not_run_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -126,16 +126,18 @@ def test_finding_code_does_not_run_it(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_users_file_may_import_torchvision_whatever_the_builds(tmp_path: Path):
     """In a separate process, since torchvision may be imported already in this one."""
     (tmp_path / "net.py").write_text("import torchvision\n\ndef network():\n    return torchvision.models.squeezenet1_1(weights=None)\n")
-    code = f"from equipoise.models.loading import build\nprint(type(build({str(tmp_path / 'net.py')!r} + ':network')).__name__)"
+    code = (
+        f"from equipoise.models.loading import network_from\nprint(type(network_from({str(tmp_path / 'net.py')!r} + ':network')).__name__)"
+    )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": ":".join(sys.path)})
     assert (ran.returncode, ran.stdout.strip()) == (0, "SqueezeNet"), ran.stderr
 
 
 def test_a_backbone_has_the_channels_of_its_weights():
     state = backbone("squeezenet", channels=3).state_dict()
-    assert build("squeezenet").features[0].in_channels == 1
-    assert build("squeezenet", state).features[0].in_channels == 3
-    assert build("squeezenet", {f"module.{key}": value for key, value in state.items()}).features[0].in_channels == 3
+    assert network_from("squeezenet").features[0].in_channels == 1
+    assert network_from("squeezenet", state).features[0].in_channels == 3
+    assert network_from("squeezenet", {f"module.{key}": value for key, value in state.items()}).features[0].in_channels == 3
 
 
 @pytest.mark.parametrize(
@@ -151,13 +153,13 @@ def test_a_backbone_has_the_channels_of_its_weights():
 def test_any_exception_of_the_users_code_becomes_a_one_line_error(tmp_path: Path, content: str, expected: str):
     (tmp_path / "odd_net.py").write_text(content)
     with pytest.raises(BadInput, match=expected) as caught:
-        build(f"{tmp_path / 'odd_net.py'}:network")
+        network_from(f"{tmp_path / 'odd_net.py'}:network")
     assert "odd_net.py" in str(caught.value)
 
 
 def test_output_of_the_users_code_does_not_go_to_standard_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     (tmp_path / "loud.py").write_text(CODE + "print('loading')\ndef loud():\n    print('building')\n    return network()\n")
-    build(f"{tmp_path / 'loud.py'}:loud")
+    network_from(f"{tmp_path / 'loud.py'}:loud")
     out, err = capsys.readouterr()
     assert out == ""  # where --json puts its result
     assert err == "loading\nbuilding\n"

@@ -52,7 +52,7 @@ NAMED_NORMS = {  # values of images.normalise
 # Beginnings of the names of random transforms
 RANDOM_TRANSFORMS = ("Rand", "AutoAugment", "TrivialAugment", "AugMix", "ColorJitter", "GaussianNoise")
 XRAY_PRESET = "torchxrayvision"  # resized in floating point by scikit-image's method, not by Pillow (see `decode_for_xray_network`)
-PRESETS: dict[str, dict[str, Any]] = {  # the preprocessing of a library in its published evaluation
+LIBRARY_PREPROCESSING: dict[str, dict[str, Any]] = {  # the preprocessing of a library in its published evaluation
     "torchvision": {"resize": (256,), "crop": 224, "channels": 3},  # ResNet18_Weights.IMAGENET1K_V1.transforms()
     "timm": {"resize": (256,), "crop": 224, "interpolation": "bicubic", "channels": 3},  # timm.data.create_transform(224), crop_pct 0.875
     XRAY_PRESET: {"crop": SQUARE, **XRAY_RANGE},  # XRayCenterCrop, XRayResizer(224)
@@ -170,7 +170,7 @@ def make_preprocessing(
     >>> make_preprocessing(resize=80, crop=64).shape, make_preprocessing(size=64).resize
     ((64, 64), (64, 64))
     """
-    base = Preprocessing(**({} if preset is None else PRESETS[pick("preset", preset, PRESETS)]))
+    base = Preprocessing(**({} if preset is None else LIBRARY_PREPROCESSING[pick("preset", preset, LIBRARY_PREPROCESSING)]))
     sides, crop = read_resize(resize), read_crop(crop)
     crops = crop not in (None, SQUARE)
     problems = []
@@ -312,7 +312,7 @@ class ImageFolder(Specification):
         None,
         shown="0.5/0.25 for greyscale, ImageNet's for colour",
     )
-    preset: str | None = setting(f"preprocessing of a library: {', '.join(PRESETS)}", None)
+    preset: str | None = setting(f"preprocessing of a library: {', '.join(LIBRARY_PREPROCESSING)}", None)
     transform: Any = setting("your own preprocessing instead, as file.py:transform, whose code is executed", None)
     from_headers: bool = setting("read sex, age and view from DICOM headers where the table has none; frontal views only", False)
     skip_broken: bool = setting("skip unreadable images and report them", False)
@@ -357,7 +357,7 @@ class ImageFolder(Specification):
             except ValueError:
                 hint = did_you_mean(text, NAMED_NORMS)
                 raise BadInput(f"normalise must be {', '.join(NAMED_NORMS)} or MEAN/STD, as in 0.5/0.25; got {text!r}.{hint}") from None
-        preset = {} if self.preset is None else PRESETS[pick("preset", self.preset, PRESETS)]
+        preset = {} if self.preset is None else LIBRARY_PREPROCESSING[pick("preset", self.preset, LIBRARY_PREPROCESSING)]
         channels = self.channels or preset.get("channels", 1)
         mean, std = (values * channels if len(values) == 1 else values for values in (mean, std))
         return Norm(mean=mean, std=std)

@@ -13,6 +13,7 @@ from .audit_spec import AuditSpec as AuditSpec
 from .calibration import Calibration as Calibration
 from .calibration import LogitMap as LogitMap
 from .calibration import logit_map as logit_map
+from .calibration import match_positives as match_positives
 from .cells import MIN_DECIDED as MIN_DECIDED
 from .cells import Cells as Cells
 from .cells import cell_index as cell_index

@@ -105,7 +105,7 @@ def brier(rows: ScoredRows, level: float, least: int) -> Limits:
         high = np.where(underestimated, np.minimum(high, wilson(value, size, level)[1]), high)
     exact = (value <= 0) | (value >= 1)
     low, high = np.where(exact, value, low), np.where(exact, value, high)
-    return _limits(value, low, high, patients, np.where(patients < least, TOO_FEW, ENOUGH))
+    return _where_known(value, low, high, patients, np.where(patients < least, TOO_FEW, ENOUGH))
 
 
 def recalibration_limits(rows: ScoredRows, level: float, least: int) -> tuple[Limits, Limits, Limits]:
@@ -130,12 +130,12 @@ def recalibration_limits(rows: ScoredRows, level: float, least: int) -> tuple[Li
     offset, lowest, highest = _intercepts(clusters, x, label, usable, level)
     one_label = np.isinf(offset)  # among the scores other than exactly 0 or 1
     intercept_why = np.select([few | one_label, wrong], [TOO_FEW, CERTAIN], ENOUGH)
-    intercept = _limits(offset, lowest, highest, rarer, intercept_why)
+    intercept = _where_known(offset, lowest, highest, rarer, intercept_why)
 
     why = np.select([few, wrong, constant, separated], [TOO_FEW, CERTAIN, CONSTANT, SEPARATED], ENOUGH)
     slope, variance, degrees = _slope(clusters, x, label, usable, why == ENOUGH)
     half = student(np.where(clusters.repeated, degrees, np.inf), level) * np.sqrt(variance)
-    slopes = _limits(slope, slope - half, slope + half, rarer, why)
+    slopes = _where_known(slope, slope - half, slope + half, rarer, why)
 
     total = clusters.sum(w)
     ones = clusters.sum(np.where(certain & (position > 0), w, 0.0))  # a score of exactly 1 stays 1 at any intercept
@@ -174,9 +174,9 @@ def recalibration_limits(rows: ScoredRows, level: float, least: int) -> tuple[Li
             np.where(certain_scores, end, known)
             for end, known in zip(bisect(above, -far, far, HALVINGS)[0], (lowest, highest), strict=True)
         ]
-        intercept = _limits(offset, np.fmin(at[0], offset), np.fmax(at[1], offset), rarer, intercept_why)
+        intercept = _where_known(offset, np.fmin(at[0], offset), np.fmax(at[1], offset), rarer, intercept_why)
     why = np.where(patients < least, TOO_FEW, ENOUGH)
-    return intercept, slopes, _limits(difference, np.fmin(low, difference), np.fmax(high, difference), patients, why)
+    return intercept, slopes, _where_known(difference, np.fmin(low, difference), np.fmax(high, difference), patients, why)
 
 
 def _nearly_certain(rows: ScoredRows, level: float) -> tuple[npt.NDArray[np.bool_], FloatArray, FloatArray]:
@@ -207,16 +207,7 @@ def _intercepts(clusters: Clusters, x: FloatArray, y: FloatArray, w: FloatArray,
     The limits are the intercepts at which (observed - expected positives)^2 = t^2 times its variance: that of independent labels, times the
     design effect at the estimate. If all labels are equal, the rows of a patient count as one.
     """
-    positives, total = clusters.sum(w * y), clusters.sum(w)
-    inside = (positives > 0) & (positives < total)
-    a = np.zeros(clusters.groups)
-    for _ in range(NEWTON_STEPS):
-        mu = expit(x + a[clusters.code])
-        step = np.where(inside, np.clip(ratio(positives - clusters.sum(w * mu), clusters.sum(w * mu * (1 - mu))), -2.0, 2.0), 0.0)
-        a += np.nan_to_num(step)
-        if np.abs(np.nan_to_num(step)).max(initial=0.0) < NEWTON_TOLERANCE:
-            break
-    at = np.where(inside, a, np.where(total > 0, np.where(positives > 0, np.inf, -np.inf), np.nan))
+    positives, at = clusters.sum(w * y), _shifts(clusters, x, y, w)
     mu = expit(x + at[clusters.code])
     residual = w * (y - mu)
     model, unclustered = clusters.sum(w**2 * mu * (1 - mu)), clusters.sum(residual**2)
@@ -264,6 +255,24 @@ def _intercepts(clusters: Clusters, x: FloatArray, y: FloatArray, w: FloatArray,
     return at, low, high
 
 
+def _shifts(clusters: Clusters, x: FloatArray, y: FloatArray, w: FloatArray) -> FloatArray:
+    """The shifts of the logits x at which the expected positives of each group are those observed; infinite if all labels are equal."""
+    positives, total = clusters.sum(w * y), clusters.sum(w)
+    inside = (positives > 0) & (positives < total)
+    fit = _fit(clusters, x, y, w, inside, slope=False)
+    return np.where(inside, fit.beta[0] - fit.mean, np.where(total > 0, np.where(positives > 0, np.inf, -np.inf), np.nan))
+
+
+def match_positives(x: FloatArray, y: IntArray, codes: IntArray, groups: int) -> FloatArray:
+    """Probabilities (n,) of the logits x, shifted so that those of each group, and of rows without one, add up to its positives.
+
+    >>> match_positives(np.zeros(4), np.array([1, 0, 0, 0]), np.zeros(4, int), 1).round(6).tolist()
+    [0.25, 0.25, 0.25, 0.25]
+    """
+    clusters = Clusters.of(codes + 1, groups + 1, np.arange(len(x)))  # the first group is that of rows without one (-1)
+    return expit(x + _shifts(clusters, x, y.astype(np.float64), np.ones(len(x)))[codes + 1])
+
+
 def _slope(clusters: Clusters, x: FloatArray, y: FloatArray, w: FloatArray, estimable: npt.NDArray[np.bool_]) -> tuple[FloatArray, ...]:
     """The slope of each group (groups,), with its variance and degrees of freedom.
 
@@ -303,8 +312,11 @@ class _Fit(NamedTuple):
     determinant: FloatArray  # (groups,) of that matrix
 
 
-def _fit(clusters: Clusters, x: FloatArray, y: FloatArray, w: FloatArray, estimable: npt.NDArray[np.bool_]) -> _Fit:
-    """The regressions of the estimable groups by Newton's method, halving steps that overshoot, from slope 1 and intercept 0 on."""
+def _fit(clusters: Clusters, x: FloatArray, y: FloatArray, w: FloatArray, estimable: npt.NDArray[np.bool_], *, slope: bool = True) -> _Fit:
+    """The regressions of the estimable groups by Newton's method, halving steps that overshoot, from slope 1 and intercept 0 on.
+
+    With slope=False, only the intercept is fitted.
+    """
     total = clusters.sum(w)
     mean = np.nan_to_num(ratio(clusters.sum(w * x), total))
     sd = np.sqrt(np.nan_to_num(ratio(clusters.sum(w * (x - mean[clusters.code]) ** 2), total)))
@@ -323,7 +335,8 @@ def _fit(clusters: Clusters, x: FloatArray, y: FloatArray, w: FloatArray, estima
     for _ in range(NEWTON_STEPS):
         residual, (h00, h01, h11), det = w * (y - fit.mu), fit.information, fit.determinant
         g0, g1 = clusters.sum(residual), clusters.sum(residual * z)
-        step = np.where(estimable & (det > 0), np.stack([ratio(h11 * g0 - h01 * g1, det), ratio(h00 * g1 - h01 * g0, det)]), 0.0)
+        both = np.stack([ratio(h11 * g0 - h01 * g1, det), ratio(h00 * g1 - h01 * g0, det)] if slope else [ratio(g0, h00), 0.0 * g1])
+        step = np.where(estimable & ((det if slope else h00) > 0), both, 0.0)
         for _ in range(30):
             tried = at(fit.beta + step)
             worse = tried.likelihood < fit.likelihood - 1e-9 * np.abs(fit.likelihood)
@@ -353,7 +366,7 @@ def expit(x: FloatArray) -> FloatArray:
     return p
 
 
-def _limits(value: FloatArray, low: FloatArray, high: FloatArray, patients: FloatArray, why: npt.NDArray[np.str_]) -> Limits:
+def _where_known(value: FloatArray, low: FloatArray, high: FloatArray, patients: FloatArray, why: npt.NDArray[np.str_]) -> Limits:
     """The limits; NaN if `why` gives a reason."""
     value, low, high = (np.where(why == ENOUGH, each, np.nan) for each in (value, low, high))
     return Limits(value, low, high, patients, tuple(why.tolist()))

@@ -609,10 +609,10 @@ def sum_columns(ratios: Columns, columns: Sequence[npt.NDArray[Any]], clusters: 
         squared = b * b
         for place, values in enumerate((a * a * b, a * squared, b * squared, a * a * squared, a * b * squared, squared * squared)):
             powers[:, k, place] = np.bincount(group, values, groups)
-    return Moments(ratios, total, second, size, patients, powers, _shared(clusters, weighted))
+    return Moments(ratios, total, second, size, patients, powers, _products_with_reference(clusters, weighted))
 
 
-def _shared(clusters: Clusters, columns: Sequence[FloatArray]) -> FloatArray:
+def _products_with_reference(clusters: Clusters, columns: Sequence[FloatArray]) -> FloatArray:
     """The products of patients' sums in a group and in the reference, summed (groups, columns, columns); 0 in the reference itself."""
     products = np.zeros((clusters.groups, len(columns), len(columns)))
     if clusters.unit is None or not len(clusters.unit):

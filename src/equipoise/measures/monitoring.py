@@ -37,7 +37,7 @@ import pandas as pd
 from equipoise.data import Attribute, FloatArray, IntArray, Scores
 from equipoise.errors import BadInput
 from equipoise.measures.audit import Audit, records
-from equipoise.measures.cells import ratio
+from equipoise.measures.cells import kish, ratio
 from equipoise.measures.measure_table import measure_of
 from equipoise.measures.moments import FURTHEST, Moments, SignedSum, level_of
 from equipoise.measures.thresholds import Rule
@@ -107,7 +107,7 @@ class Strata:
         """The standardised ratios over the periods start + 1 .. end with their effective rows (n, 2, ...), and the patients (n, ...)."""
         weight, weighted, of_row, patients = (each[end] - each[start] for each in self.sums)
         whole = np.broadcast_to(weight[:, None], weighted.shape)
-        return ratio(weighted, whole), effect * ratio(whole**2, of_row), patients
+        return ratio(weighted, whole), effect * kish(whole, of_row), patients
 
     def gaps(self) -> SignedSum:
         """The gap over the periods 1 .. t, standardised to the same mix of periods in both groups (T, groups - 1, ...)."""

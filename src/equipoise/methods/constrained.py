@@ -23,11 +23,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.special import expit, logit
+from scipy.special import logit
 
 from equipoise.data import FloatArray
 from equipoise.errors import BadInput, pick
-from equipoise.measures import Cells, linearise, measure_of
+from equipoise.measures import Cells, linearise, match_positives, measure_of
 from equipoise.methods.contract import ALL_AT_ONCE, Rng, Steps, method
 from equipoise.methods.evaluation import Data, Evaluation, Label, decisions_at, single_precision
 from equipoise.methods.goal import Goal
@@ -48,7 +48,6 @@ EDGE_OF_SCORES = 1e-6  # scores are clipped to this distance from 0 and 1, which
 FIXED_EPOCHS = 15  # of the paper's schedule
 STEPS_PER_TRIAL = 20  # number of steps that an accepted trial of the adaptive schedule counts as
 RESPONSE_STEPS = 20  # steps in which a constant gap adds itself, times the penalty, to its multiplier: networks need time to respond
-LARGEST_SHIFT = 30.0  # largest shift of logits
 
 
 @dataclass(frozen=True)
@@ -125,7 +124,7 @@ class LagrangianState:
         target, against = np.zeros(scores.shape), np.zeros(scores.shape)
         self.sides: list[LabelState] = []
         for rows, own in data.parts:
-            taught = posterior(original[rows], own.y, own.attribute.codes, len(own.attribute.levels))
+            taught = match_positives(original[rows], own.y, own.attribute.codes, len(own.attribute.levels))
             side = LabelState(rows, own, taught, np.zeros(len(own.attribute.levels) - 1))
             side.weigh(own.cells(decisions[rows]))
             self.sides.append(side)
@@ -174,20 +173,6 @@ class LabelState:
         measure, groups = self.labels.measure, self.labels.attribute
         codes, others = groups.codes, range(1, len(groups.levels))
         self.weights = np.stack([expected_weights(measure, cells, k, codes, self.taught) for k in others])
-
-
-def posterior(logits: FloatArray, y: np.typing.NDArray[np.int64], codes: np.typing.NDArray[np.int64], groups: int) -> FloatArray:
-    """P(y = 1 | x) (n,), with logits shifted so that the probabilities of each group add up to its positives (by bisection)."""
-    p: FloatArray = np.empty_like(logits)
-    for code in range(-1, groups):  # -1: rows whose group is missing
-        inside = codes == code
-        low, high = -LARGEST_SHIFT, LARGEST_SHIFT
-        for _ in range(50):
-            middle = (low + high) / 2
-            too_low = np.where(inside, expit(logits + middle) - y, 0.0).sum() < 0
-            low, high = (middle, high) if too_low else (low, middle)
-        p = np.where(inside, expit(logits + low), p)
-    return p
 
 
 def expected_weights(measure: str, cells: Cells, group: int, codes: np.typing.NDArray[np.int64], p: FloatArray) -> FloatArray:

@@ -61,7 +61,7 @@ from equipoise.methods.contract import (
     check_method,
     cross_fitting_parts,
 )
-from equipoise.methods.evaluation import RATE_NOISE, Data, kept_rates, limits_of
+from equipoise.methods.evaluation import RATE_NOISE, Data, kept_rates, least_rates
 from equipoise.methods.goal import DEFAULT_MEASURE, DEFAULT_SELECTION, Goal, keeping, raise_together
 from equipoise.methods.nested import OUTER_FOLDS, spread_of_folds
 from equipoise.methods.recalibration import recalibrate_result
@@ -341,7 +341,7 @@ def run_method(
             decisions = at_threshold(predict(views[label], part).score, threshold), own.decide(part)
             before, after = (kept_rates(keep, Cells.of(f, part.y, part.attribute, part.weight)) for f in decisions)
             places = [(name, level) for name in keep for level in part.attribute.levels]
-            reached = zip(places, after, limits_of(keep, before), strict=True)
+            reached = zip(places, after, least_rates(keep, before), strict=True)
             broken = [too_low(rate, now, least, level) for (rate, level), now, least in reached if now < least - RATE_NOISE]
             own = replace(own, met_in_sample=False, why=(*own.why, *broken)) if broken else own
         near = None if own.met_in_sample else nearness(own, goal)

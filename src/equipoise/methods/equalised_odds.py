@@ -149,7 +149,7 @@ class Corners:
     effort=0.2,
     in_auto_scores=5,
 )
-def fit(scores: Scores, goal: Goal, settings: EqualisedOddsSettings = EqualisedOddsSettings()) -> Fit:
+def equalised_odds(scores: Scores, goal: Goal, settings: EqualisedOddsSettings = EqualisedOddsSettings()) -> Fit:
     """The rule of equal odds with the best performance on these scores, which should be validation scores."""
     n, attribute, weight = Cells.of(scores.score, scores.y, scores.attribute).n, scores.attribute, normalise_weights(scores.weight)
     if problems := [

@@ -85,7 +85,7 @@ class Label:
         if not self.keep:
             return self, result
         before = kept_rates(self.keep, self.cells(decisions))
-        least = limits_of(self.keep, before)
+        least = least_rates(self.keep, before)
         return replace(self, least=least), replace(result, spare=float(smallest_margin(before, least)))
 
     def cells(self, decisions: FloatArray) -> Cells:
@@ -249,7 +249,7 @@ def kept_rates(keep: Keep, cells: Cells) -> FloatArray:
     return np.concatenate([cells.rate(name) for name in keep], axis=-1)
 
 
-def limits_of(keep: Keep, before: FloatArray) -> FloatArray:
+def least_rates(keep: Keep, before: FloatArray) -> FloatArray:
     """The lower limits of the kept rates (..., rates * groups), from their values for the original network."""
     minimum = np.repeat([np.nan if least == BEFORE else float(least) for least in keep.values()], before.shape[-1] // len(keep))
     return np.where(np.isnan(minimum), before, minimum)

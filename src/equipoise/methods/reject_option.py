@@ -119,7 +119,7 @@ class RejectOption(RuleByGroup):
     effort=0.2,
     in_auto_scores=4,
 )
-def fit(scores: Scores, goal: Goal, settings: RejectOptionSettings = RejectOptionSettings()) -> Fit:
+def reject_option(scores: Scores, goal: Goal, settings: RejectOptionSettings = RejectOptionSettings()) -> Fit:
     """The best threshold and margin for these scores, which should be validation scores."""
     original, settled = original_rule(REJECT_OPTION, scores, goal)
     levels, max_gap = scores.attribute.levels, settings.max_gap if goal.max_gap is None else goal.max_gap

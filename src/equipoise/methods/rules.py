@@ -25,7 +25,7 @@ from equipoise.errors import BadInput, pick, raise_all, validation_problems
 from equipoise.measures import NEVER_REACHED, RATES, Cells, Rule, Threshold, cells_at, measure_of
 from equipoise.methods.choosing import WORST, newly_constant, plain_rule, select
 from equipoise.methods.contract import METHODS, Fit, FitStep
-from equipoise.methods.evaluation import kept_rates, limits_of, smallest_margin
+from equipoise.methods.evaluation import kept_rates, least_rates, smallest_margin
 from equipoise.methods.goal import Goal, Note
 
 RULE_SCHEMA, RULE_SCHEMA_VERSION = "equipoise.rule", 2
@@ -160,7 +160,7 @@ def rule_trace(rules: Sequence[Rule], scores: Scores, goal: Goal) -> pd.DataFram
     }
     if goal.keep:
         rates = kept_rates(goal.keep, cells)
-        columns["spare"] = smallest_margin(rates, limits_of(goal.keep, rates[0]))
+        columns["spare"] = smallest_margin(rates, least_rates(goal.keep, rates[0]))
     return pd.DataFrame(columns)
 
 

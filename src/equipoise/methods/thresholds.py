@@ -29,7 +29,7 @@ from equipoise.data import MISSING, Attribute, FloatArray, IntArray, Scores
 from equipoise.measures import RATES, Rule, Threshold, cells_at, measure_of, ratio, sums_at, sweep
 from equipoise.methods.choosing import select, selected
 from equipoise.methods.contract import ALL_AT_ONCE, ONE_BY_ONE, STANDARD, Fit, FitStep, Kind, NoSettings, Work, method, rule_work
-from equipoise.methods.evaluation import RATE_NOISE, highest_threshold, kept_rates, limits_of
+from equipoise.methods.evaluation import RATE_NOISE, highest_threshold, kept_rates, least_rates
 from equipoise.methods.goal import Goal, Note
 from equipoise.methods.rules import (
     REMOVED_SHARES,
@@ -88,7 +88,7 @@ def single_threshold(scores: Scores, goal: Goal, _settings: NoSettings = NoSetti
     points = pd.DataFrame({"gap": swept.values[goal.measure], "performance": swept.values[goal.performance], "threshold": swept.thresholds})
     points = points.iloc[1:-1] if len(points) > 2 else points  # without constant decisions
     if goal.keep:
-        least = limits_of(goal.keep, kept_rates(goal.keep, cells_at(scores, original.value)))
+        least = least_rates(goal.keep, kept_rates(goal.keep, cells_at(scores, original.value)))
         highest = highest_threshold(goal.keep, scores.score, scores.y, attribute, least)
         points = points.assign(spare=np.where(points["threshold"] <= highest + RATE_NOISE, 0.0, -1.0))
     points = points.reset_index(drop=True)
@@ -154,7 +154,7 @@ def group_thresholds(scores: Scores, goal: Goal, _settings: NoSettings = NoSetti
     """The best thresholds for these scores, which should be validation scores."""
     original, settled = original_rule(GROUP_THRESHOLDS, scores, goal)
     levels, before = scores.attribute.levels, cells_at(scores, original.value)
-    least = limits_of(goal.keep, kept_rates(goal.keep, before)) if goal.keep else None
+    least = least_rates(goal.keep, kept_rates(goal.keep, before)) if goal.keep else None
     search, rows = ThresholdSearch(scores, settled, original.value, least), f"on {len(scores):,} rows of {scores.name}"
     rule = GroupThresholds(levels, tuple(search.best().tolist()), original.value, f"chosen by {GROUP_THRESHOLDS} with {settled} {rows}")
 

@@ -249,13 +249,13 @@ def includes_weights(factory: str) -> bool:
 
 def network_with(factory: str, code: Code | None, state: Mapping[str, Tensor] | None, source: str) -> nn.Module:
     """The network that this code builds, with these weights, in eval mode; without code, the backbone of that name."""
-    model = build(factory, state, code)
+    model = network_from(factory, state, code)
     if state is not None:  # weights of a network of transformers have the names of the inner module
         fit_weights(model.inner if isinstance(model, HuggingFaceNetwork) else model, state, source)
     return model.eval()
 
 
-def build(factory: str, state: Mapping[str, Tensor] | None = None, code: Code | None = None) -> nn.Module:
+def network_from(factory: str, state: Mapping[str, Tensor] | None = None, code: Code | None = None) -> nn.Module:
     """The module that a factory without arguments returns. The factory is the user's own code and is run.
 
     A backbone gets as many channels as the weights in `state` have, or one.
