@@ -35,6 +35,7 @@ from .probes import Probe as Probe
 from .probes import fit_probe as fit_probe
 from .probes import folds_of as folds_of
 from .probes import probe_seconds as probe_seconds
+from .probes import regression as regression
 from .programs import ORIGINAL_ONNX as ORIGINAL_ONNX
 from .programs import ExportedNetwork as ExportedNetwork
 from .programs import onnx_in as onnx_in

@@ -22,6 +22,7 @@ from equipoise.models.units import CRITERIA, GRANULARITIES, Layer, combine_sums,
 
 VALUES_WITH_GRAPH = {"cpu": 2**21, "cuda": 2**24}  # input values per pass with a graph, which stores activations
 DISTINCT_SCORES = 50  # in bfloat16; with fewer, rounding would determine thresholds and gaps, so that full precision is used
+CLOSE_SCORES = {True: 2e-2, False: 1e-4}  # in bfloat16 or not: scores of the last layer that count as those of the network
 Slope = Callable[..., Tensor]  # logits (b, labels) and further values of their rows, each (b, labels) -> derivatives (b, labels)
 Backward = Callable[..., None]  # sets gradients from raw outputs of rows and further values of these rows
 
@@ -111,6 +112,24 @@ class Repairable:
             return scores[rows], features[rows]
 
         return scores_and_features
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The parameters that are not frozen, by name; changing one in place changes the network."""
+        return {name: p.data for name, p in self.model.named_parameters() if p.requires_grad}
+
+    def last_layer(self) -> "LastLayer":
+        """The last linear layer, for a method that changes nothing else; raises `BadInput` if the scores do not follow from it."""
+        name = next(reversed(score.modules_of(self.model, nn.Linear)), None)
+        weight, bias = (self.tensors().get(f"{name}.{kind}" if name else kind) for kind in ("weight", "bias"))
+        if weight is not None and bias is not None and len(weight) == 1:
+            scores, features = self.fixed_scores_and_features()(torch.arange(self.rows))
+            layer = LastLayer(weight, bias, features.double().cpu().numpy())
+            if np.abs(layer.scores() - scores.double().cpu().numpy()).max() < CLOSE_SCORES[self.reduced]:
+                return layer
+        raise BadInput(
+            "this method changes the last linear layer, and the network does not end in one with a bias and one output (and a sigmoid at "
+            "most) that is not frozen. Use another method, such as bias-score or constrained"
+        )
 
     def evaluate(self, inputs: Tensor | Images | None = None) -> FloatArray:
         """The scores (rows,) of all rows in eval mode, or of other inputs."""
@@ -323,6 +342,26 @@ class Repairable:
                 parameter.copy_(original * (1 + spread * noise))
 
 
+class LastLayer:
+    """The last layer of a network under repair, and its inputs (rows, k) on all rows: logits are features @ weight + bias."""
+
+    def __init__(self, weight: Tensor, bias: Tensor, features: FloatArray) -> None:
+        self.tensors, self.features = (weight, bias), features
+        self.weight, self.bias = weight[0].double().cpu().numpy(), float(bias)  # of the original
+
+    def scores(self) -> FloatArray:
+        """The scores (rows,) of the layer as it is."""
+        weight, bias = (tensor.double().cpu().numpy() for tensor in self.tensors)
+        scores: FloatArray = sigmoid(torch.from_numpy(self.features @ weight[0] + bias)).numpy()
+        return scores
+
+    def move(self, share: float, weight: FloatArray, bias: float) -> FloatArray:
+        """Puts the layer at this share of the way from the original to another weight (k,) and bias; returns the scores (rows,)."""
+        for tensor, start, end in zip(self.tensors, (self.weight, self.bias), (weight, bias), strict=True):
+            tensor.copy_(torch.as_tensor((1 - share) * start + share * end).view_as(tensor))
+        return self.scores()
+
+
 class RepairableMLP(Repairable):
     """The paper's MLP, without frozen parameters; its rows stay on its device, and nothing is in bfloat16."""
 
@@ -381,6 +420,9 @@ class RepairableMLP(Repairable):
         a, b = (torch.cat([g.reshape(-1) for g in gradients]) for gradients in (push, against))
         share = self.flat.total(a * b) / self.flat.total(b * b).clamp(min=1e-12)
         self.flat.gradient.copy_(a - (share + weight) * b)
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {name: p.data for name, p in self.flat.parameters.items()}
 
     def _make_optimiser(self, name: str, rate: float) -> Optimiser:
         if name == "adamw":
