@@ -56,7 +56,7 @@ def own_parser() -> Any:
 def parsed(line: str) -> list[str]:
     """What is wrong with a command line, by the command's own parser."""
     command = own_parser()
-    arguments = shlex.split(line, comments=True)[1:]
+    arguments = shlex.split(re.sub(r" --plugin \S+", "", line), comments=True)[1:]  # of every command, and taken out before it is parsed
     try:
         while hasattr(command, "commands"):
             command = command.commands[arguments.pop(0)]

@@ -357,8 +357,9 @@ class LastLayer:
 
     def move(self, share: float, weight: FloatArray, bias: float) -> FloatArray:
         """Puts the layer at this share of the way from the original to another weight (k,) and bias; returns the scores (rows,)."""
-        for tensor, start, end in zip(self.tensors, (self.weight, self.bias), (weight, bias), strict=True):
-            tensor.copy_(torch.as_tensor((1 - share) * start + share * end).view_as(tensor))
+        ends = (1 - share) * self.weight + share * weight, np.array([(1 - share) * self.bias + share * bias])
+        for tensor, values in zip(self.tensors, ends, strict=True):
+            tensor.copy_(torch.from_numpy(values).view_as(tensor))
         return self.scores()
 
 
