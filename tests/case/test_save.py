@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from equipoise import audit
+from equipoise import audit, models
 from equipoise.case.case_repair import RepairTask, try_methods
 from equipoise.case.save import Saved, Serving, save_all, saved_model
 from equipoise.case.schema import ServedInputs
@@ -196,6 +196,25 @@ def test_the_onnx_file_and_its_agreement_are_recorded(tried, serving, tmp_path):
     assert written.onnx.max_difference <= 1e-5
     assert json.loads((tmp_path / "out" / "run.json").read_text())["onnx"]["max_difference"] == written.onnx.max_difference
     assert says((tmp_path / "out" / "README.txt").read_text(), "model.onnx", "torch")
+
+
+def test_every_candidate_that_can_be_chosen_has_the_onnx_file_of_its_network(tried, serving, tmp_path, monkeypatch):
+    onnxruntime, exported = pytest.importorskip("onnxruntime"), list[Path]()
+    pytest.importorskip("onnxscript")
+    _, case, test = tried
+    written_by = models.to_onnx
+    monkeypatch.setattr("equipoise.models.to_onnx", lambda *given, **how: exported.append(given[2]) or written_by(*given, **how))
+    _saved(case, tmp_path / "out", serving, ReportSpec())
+    index = json.loads((tmp_path / "out" / "candidates" / "index.json").read_text())
+    assert set(index) == {"original", "bias-gda", "reject-option"}
+    for name, place in index.items():
+        folder = tmp_path / "out" / "candidates" / place
+        assert json.loads((folder / "run.json").read_text())["failures"] == {}
+        session = onnxruntime.InferenceSession(str(folder / "model.onnx"), providers=["CPUExecutionProvider"])
+        (logits,) = session.run(None, {session.get_inputs()[0].name: test.inputs.numpy()})
+        scored = case.choose(name).result.test.score
+        assert np.allclose(1 / (1 + np.exp(-logits.astype(np.float64).ravel())), scored, atol=1e-5)
+    assert len(exported) == 2  # the rule is for the network of the original
 
 
 # Failures

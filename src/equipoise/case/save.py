@@ -38,6 +38,7 @@ AUDITS_SCHEMA, AUDITS_VERSION = "equipoise.debias", 5
 LABELS_VERSION = 2
 CARD_FILES = "card.md and card.xml"
 SERVED_COLUMNS = {"patient", "id", "conflicts", "logits", "view"}
+Exports = dict[tuple[object, ...], tuple[Path, models.Exported]]  # folders with the model.onnx of a label, by threshold and weights
 ROWS_CHECKED = 64  # of the test set, to compare ONNX with torch
 
 
@@ -161,8 +162,8 @@ def save_all(
         if len(comparison.candidates) > 1
     ]
     with filling(folder, overwrite=overwrite) as temporary:
-        how: dict[str, Any] = {"serving": serving, "title": title, "bars": bars, "made_from": made_from}
-        saved = _write_labels(comparisons, temporary, folder, options=options, **how)
+        how: dict[str, Any] = {"serving": serving, "options": options, "title": title, "bars": bars, "made_from": made_from, "exports": {}}
+        saved = _write_labels(comparisons, temporary, folder, **how)
         if keep:
             _keep_candidates(recover(folder), temporary / CANDIDATES)
         elif len(several) == len(comparisons):  # what the folder would hold for each candidate that all labels have
@@ -173,9 +174,9 @@ def save_all(
                 place.mkdir(parents=True)
                 if chosen == {name}:
                     _link_files(temporary, place)
-                else:  # an export would take longer than all the rest
+                else:
                     chosen_again = {label: comparison.choose(name) for label, comparison in comparisons.items()}
-                    _write_labels(chosen_again, place, folder, options=options.changed(onnx=False), **how)
+                    _write_labels(chosen_again, place, folder, **how)
             index = {name: place.name for name, place in places.items()}
             _write(temporary / CANDIDATES / INDEX, _json(index))
     return saved
@@ -191,13 +192,14 @@ def _write_labels(
     title: str,
     bars: Bars,
     made_from: Mapping[str, object] | None,
+    exports: Exports,
 ) -> dict[str, Saved]:
     """Writes the bundles of all labels, with an overview if there are several, to a temporary folder, which will be renamed to `folder`."""
     places, saved = folders(folder, list(comparisons)), {}
     for label, place in places.items():
         here = temporary if len(places) == 1 else temporary / place.name
         here.mkdir(exist_ok=True)
-        saved[label] = _write_bundle(comparisons[label], here, place, serving[label], options, bars, made_from)
+        saved[label] = _write_bundle(comparisons[label], here, place, serving[label], options, bars, made_from, exports)
     if len(places) > 1:
         first = next(iter(comparisons.values()))
         document = {
@@ -293,6 +295,7 @@ def _write_bundle(
     options: ReportSpec,
     bars: Bars,
     made_from: Mapping[str, object] | None,
+    exports: Exports,
 ) -> Saved:
     """Writes the files of a bundle into a temporary folder, which will be renamed to `folder`."""
     failures, weights, heads, onnx = dict(case.failures), dict[str, Any](), None, None
@@ -310,7 +313,7 @@ def _write_bundle(
     with add_path_to_errors(temporary / "trace.csv"):
         pd.concat(traces, ignore_index=True).to_csv(temporary / "trace.csv", index=False)
     if options.onnx and serving.model is not None:
-        onnx = _write_onnx(case, temporary, serving, options, failures, bars)
+        onnx = _write_onnx(case, temporary, serving, options, failures, bars, exports)
     with bars("audit") as step:
         found = case.measured(step)  # one audit, from which audit.json, the cards, the report and the terminal are written
     document = findings_document(case, found)
@@ -381,15 +384,23 @@ def _recording(failures: dict[str, str], what: str) -> Iterator[None]:
 
 
 def _write_onnx(
-    case: Comparison, temporary: Path, serving: Serving, options: ReportSpec, failures: dict[str, str], bars: Bars
+    case: Comparison, temporary: Path, serving: Serving, options: ReportSpec, failures: dict[str, str], bars: Bars, exports: Exports
 ) -> models.Exported | None:
-    """Writes model.onnx and compares it with torch; None if the export failed."""
+    """Writes model.onnx and compares it with torch; None if the export failed.
+
+    Candidates that are rules for the same network share its file, because an export takes longer than all the rest.
+    """
     rule = case.result.candidate.rule
     # The repair of an ONNX file returns decisions.
     threshold = rule.shared if options.onnx_rule or models.onnx_in(case.result.candidate.network) is not None else None
     if options.onnx_rule and threshold is None:
         failures["the rule in model.onnx"] = "only a threshold for all patients can be part of the network; this rule is in rule.json"
-    exported = None
+    weights = [sha256_of(path) for path in sorted(temporary.glob("*.safetensors"))]
+    network, exported = (case.label, threshold, *weights), None
+    if network in exports:
+        source, exported = exports[network]
+        _link_files(source, temporary, {Path("model.onnx"), Path("model.onnx.data")})
+        return exported
     with bars("ONNX") as step, _recording(failures, "model.onnx"), add_path_to_errors(temporary / "model.onnx"):
         assert serving.sample is not None  # of a network there always is one
         assert serving.model is not None
@@ -402,6 +413,8 @@ def _write_onnx(
             f"its outputs differ from torch's by up to {exported.max_difference:.1e} on {exported.rows} rows, where the largest is "
             f"{exported.largest:.3g}. Compare them before use."
         )
+    elif exported is not None:
+        exports[network] = temporary, exported
     return exported
 
 

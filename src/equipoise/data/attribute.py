@@ -496,12 +496,12 @@ def _grouping_problem(counts: "pd.Series[int]", all_rows: int, name: str, dates:
     if not large:
         return (
             f"column {name!r} holds {levels:,} different groups in {rows:,} rows, none of which has {FEW_ROWS} rows. "
-            "Merge them into a few, or use another column."
+            "Merge them into a few with data.merge, or use another column."
         )
     shown = ", ".join(large[:LEVELS_SHOWN]) + (f" and {len(large) - LEVELS_SHOWN} more" if len(large) > LEVELS_SHOWN else "")
     return (
         f"column {name!r} holds {levels:,} different groups, {small:,} of which have fewer than {FEW_ROWS} rows. Those large enough to "
-        f"keep are {shown}. Merge the others into one group, such as 'other'."
+        f"keep are {shown}. Merge the others into one group with data.merge, such as {{'other': [...]}}."
     )
 
 

@@ -100,7 +100,7 @@ class Cells:
                     lacking = "positives" if label else "negatives"
                     problems.append(
                         f"{gap} needs {lacking} in every group; {level!r} has none of {rows:,} rows in {where}. "
-                        "Use more data, merge groups, or a measure without a label condition such as spd"
+                        "Use more data, merge groups (data.merge), or a measure without a label condition such as spd"
                     )
         if problems:
             raise EmptyCell(*problems)

@@ -424,7 +424,7 @@ def require_decided_cells(spec: AuditSpec, tables: Sequence[Cells], where: str) 
                 decided, direction = ("positive", "lower") if measure_of(gap).decided else ("negative", "higher")
                 problems += [
                     f"{gap} needs rows that are decided {decided} in every group; {level!r} has none of {int(cells.n[code].sum()):,} rows "
-                    f"in {where}. Use a {direction} threshold, more data, or merge groups"
+                    f"in {where}. Use a {direction} threshold, more data, or merge groups (data.merge)"
                     for code, level in enumerate(cells.levels)
                     if np.isnan(cells.rate(MEASURES[gap].rate)[code])
                 ]

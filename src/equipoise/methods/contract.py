@@ -39,7 +39,9 @@ MARCINKEVICS = """@inproceedings{marcinkevics2022debiasing,
   booktitle = {Proceedings of the 7th Machine Learning for Healthcare Conference},
   year      = {2022}
 }"""  # the paper of this package
-PART_TOO_SMALL = "a part of the repair set is too small for cross-fitted selection: use more data, merge groups, or selection='paper'"
+PART_TOO_SMALL = (
+    "a part of the repair set is too small for cross-fitted selection: use more data, merge groups (data.merge), or selection='paper'"
+)
 STANDARD = "standard"  # the original network with its best threshold, with which every method is compared
 ALL_AT_ONCE, ONE_BY_ONE = "all at once", "one by one"  # treatment of the labels of a multi-label network
 FOLDS = 5  # cross-fitting folds of methods that fit a decision rule, which is cheap

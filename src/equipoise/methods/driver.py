@@ -384,7 +384,7 @@ def cross_test(
             found = run_method(result.method, model, inner, goals, seed=result.seed, settings=settings, refuse_constant=True, **limits)
         except EmptyCell as error:
             raise EmptyCell(
-                *error.problems, "Four fifths of the patients are too few for a repair: use more data, or merge groups"
+                *error.problems, "Four fifths of the patients are too few for a repair: use more data, or merge groups (data.merge)"
             ) from error
         for label, own in found.labels.items():
             inside = outer[known[label]] == fold

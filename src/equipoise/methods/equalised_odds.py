@@ -154,7 +154,7 @@ def equalised_odds(scores: Scores, goal: Goal, settings: EqualisedOddsSettings =
     n, attribute, weight = Cells.of(scores.score, scores.y, scores.attribute).n, scores.attribute, normalise_weights(scores.weight)
     if problems := [
         f"equalised odds needs positives and negatives in every group; {level!r} has {int(n[code, 1])} and {int(n[code, 0])} "
-        f"in {scores.name}. Use more data or merge groups"
+        f"in {scores.name}. Use more data or merge groups (data.merge)"
         for code, level in enumerate(attribute.levels)
         if not n[code].all()
     ]:

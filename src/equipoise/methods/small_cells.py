@@ -158,7 +158,7 @@ def advise_merging(cohort: Rows, cells: Sequence[CellCount], measure: str | None
     if len(pool) > 1 and (enough() or not large):
         last = names.pop() if len(names) <= CELLS_LISTED else f"{len(names) - CELLS_LISTED} more"
         short = "" if enough() else ", and use more rows, for together they are too few as well"
-        todo.append(f"merge {', '.join(names[:CELLS_LISTED])} and {last} into 'other'{short}")
+        todo.append(f"merge {', '.join(names[:CELLS_LISTED])} and {last} into 'other' with data.merge{short}")
     elif pool:
         listed = ", ".join(names[:CELLS_LISTED]) + (f" and {len(names) - CELLS_LISTED} more" if len(names) > CELLS_LISTED else "")
         todo.append(
