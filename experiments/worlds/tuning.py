@@ -56,9 +56,9 @@ def stored(seed: int) -> dict[str, Any] | None:
                     "variance": own.original.variance,
                     "values": own.values.astype(np.float32),
                     "performance": own.performance,
-                    "performance_se": own.performance_se(against=0),
+                    "performance_se": own.performance_se(change=True),
                     "rates": rates,
-                    "rate_se": {name: own.rate_se(name, against=0).astype(np.float32) for name in rates},
+                    "rate_se": {name: own.rate_se(name, change=True).astype(np.float32) for name in rates},
                     "true": np.stack([worlds.rates_of(f, truth.y, truth.attribute.codes, w["groups"]) for f in true]).astype(np.float32),
                 }
             )

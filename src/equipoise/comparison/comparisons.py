@@ -450,7 +450,7 @@ def _as_given(name: str, model: Any, rule: Threshold, goal: Goal, test: Scores, 
 
 def evaluate_rule(rule: Rule, scores: Scores, goal: Goal) -> tuple[float, float]:
     """The largest gap and the performance of a rule on these scores, by the goal's measures."""
-    cells = Cells.of(rule.decide(scores), scores.y, scores.attribute, scores.weight)
+    cells = Cells.of(rule.decide(scores), scores.y, scores.attribute.only(goal.groups), scores.weight)
     return float(largest_gap(cells.gaps(goal.measure))), float(cells.performance(goal.performance))
 
 
@@ -465,6 +465,7 @@ def baseline_of(
     """A simple model on the same inputs, compared with the original and with the chosen candidate."""
     from equipoise.comparison.baseline import fit_baseline  # late: only networks are compared with it
 
-    repaired = (result.decisions(), float(result.chosen_row["gap"]))
+    repaired, groups = (result.decisions(), float(result.chosen_row["gap"])), result.candidate.goal.groups
+    test, repair, train = test.comparing(groups), repair.comparing(groups), None if train is None else train.comparing(groups)
     before = (original.test, original.decisions())
     return fit_baseline(test, before, repair, result.candidate.goal, train=train, repaired=repaired, settings=settings, seed=settings.seed)

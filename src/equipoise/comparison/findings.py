@@ -319,8 +319,8 @@ def find(
         performances = [measures.estimate_performance(own, f, [goal.performance], settings)[goal.performance] for own, f in decided]
     methods = list[MethodRow]()
     for tried, (_, own_decisions), judgement, audit in zip(entries, decided, judgements, audits, strict=True):
-        gap, performance = largest_estimate(audit, goal.measure, main), performances[len(methods)]
-        attribute = with_sufficient_data(test.attribute, audit, goal.measure)
+        gap, performance = largest_estimate(audit, goal.measure, main, goal.groups), performances[len(methods)]
+        attribute = with_sufficient_data(test.attribute.only(goal.groups), audit, goal.measure)
         methods.append(
             MethodRow(
                 name=tried.name,
@@ -430,9 +430,10 @@ def tested_later(tried: ScoredCandidate) -> bool:
     return bool(fitted) and all(rows.before(tried.test) for rows in fitted)
 
 
-def largest_estimate(audit: LabelAudit, measure: str, attribute: str) -> Estimate:
-    """The gap of one attribute with the largest absolute value, among the groups with sufficient data."""
+def largest_estimate(audit: LabelAudit, measure: str, attribute: str, groups: Sequence[str] = ()) -> Estimate:
+    """The gap of one attribute with the largest absolute value, among the groups (all, if none is named) with sufficient data."""
     rows = audit.gaps[(audit.gaps["measure"] == measure) & (audit.gaps["attribute"] == attribute)]
+    rows = rows[rows["group"].isin(groups)] if groups else rows
     known = rows[rows["value"].notna()]
     row = known.loc[known["value"].abs().idxmax()] if len(known) else rows.iloc[0]
     unknown = len(rows) - len(known)
@@ -569,8 +570,5 @@ def with_sufficient_data(attribute: Attribute, audit: LabelAudit, gap: str) -> A
     """The attribute without groups that have insufficient data in the audit: their gaps would dominate the others."""
     rows = audit.gaps[(audit.gaps["measure"] == gap) & (audit.gaps["attribute"] == attribute.name)]
     insufficient = set(rows.loc[rows["value"].isna(), "group"])
-    levels = tuple(level for level in attribute.levels if level not in insufficient)
-    if len(levels) < 2:
-        return attribute
-    codes = np.array([*(levels.index(level) if level in levels else MISSING for level in attribute.levels), MISSING])
-    return Attribute(attribute.name, levels, codes[attribute.codes], attribute.named)
+    levels = [level for level in attribute.levels if level not in insufficient]
+    return attribute if len(levels) < 2 or attribute.reference not in levels else attribute.only(levels)

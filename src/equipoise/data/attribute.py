@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from equipoise.errors import BadInput, UnknownName, raise_all
+from equipoise.errors import BadInput, UnknownName, pick, raise_all
 
 log = logging.getLogger(__name__)
 
@@ -258,6 +258,22 @@ class Attribute:
             attribute, new_codes = resolve_conflicts(attribute, [(codes, units)], conflicts, str(patients.name), patients)
             codes = new_codes[resolve_codes(codes, units, conflicts)]
         return replace(attribute, codes=codes)
+
+    def only(self, groups: Sequence[str]) -> "Attribute":
+        """The attribute with only these groups, in the order of its own; rows of other groups have none. With no groups, itself.
+
+        >>> Attribute.of(["F", "M", "x"], name="sex", reference="M").only(["M", "F"]).levels
+        ('M', 'F')
+        """
+        if not groups or set(groups) >= set(self.levels):
+            return self
+        for group in groups:
+            pick(f"group of {self.name}", group, self.levels)
+        if self.reference not in groups or len(set(groups)) < 2:
+            raise BadInput(f"groups must have the reference {self.reference!r} and at least one other; got {', '.join(groups)}")
+        levels = tuple(level for level in self.levels if level in groups)
+        codes = np.array([*(levels.index(level) if level in levels else MISSING for level in self.levels), MISSING])
+        return replace(self, levels=levels, codes=codes[self.codes])
 
     @classmethod
     def of_new_rows(cls, column: "pd.Series[Any]", name: str, bins: Bins | None = None) -> "Attribute":

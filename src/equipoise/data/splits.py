@@ -76,6 +76,11 @@ class Grouped:
         """The protected attribute; with several columns, their intersection."""
         return Attribute.crossed(self.attributes)
 
+    def comparing(self, groups: Sequence[str]) -> Self:
+        """These rows, of which only these groups are compared: rows of others have no group. With no groups, all are compared."""
+        attribute = self.attribute.only(groups)
+        return self if attribute is self.attribute else replace(cast(Any, self), attributes=(attribute,))
+
     @property
     def numbered(self) -> bool:
         """Whether rows have no ids of their own and are only numbered: by integers, whereas ids are objects."""

@@ -207,10 +207,10 @@ def rules_by_label(
     return {label: rule or choose_rule(each, (valid or {}).get(label), optimise) for label, each in own.items()}
 
 
-def group_positions(groups: tuple[str, ...], scores: Scores, who: str) -> IntArray:
-    """The position of each row's group among the groups of a rule, -1 if missing; raises an error if a group is not among them."""
-    attribute = scores.attribute
-    unseen = [attribute.levels[code] for code in np.unique(attribute.codes) if code != MISSING and attribute.levels[code] not in groups]
+def group_positions(groups: tuple[str, ...], scores: Scores, who: str, others: tuple[str, ...] = ()) -> IntArray:
+    """The position of each row's group among the groups of a rule, -1 if missing or one of `others`; an error if it is none of these."""
+    attribute, known = scores.attribute, {*groups, *others}
+    unseen = [attribute.levels[code] for code in np.unique(attribute.codes) if code != MISSING and attribute.levels[code] not in known]
     if unseen:
         raise BadInput(
             f"{who} was fitted on the groups {', '.join(groups)}; {scores.name!r} holds rows of {', '.join(unseen)}, which it never saw. "

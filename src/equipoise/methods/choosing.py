@@ -112,7 +112,7 @@ class Prospects:
     def of(cls, own: StepEstimates, seed: int, needs_group: bool, randomised: bool) -> "Prospects":
         """The prospects of steps whose rules need each patient's group, or decide at random."""
         goal, before = own.goal, own.original
-        known, beyond = ~np.isnan(before.total + before.variance), goal.max_gap or 0.0
+        known, beyond = own.compared & ~np.isnan(before.total + before.variance), goal.max_gap or 0.0
         gap, loss, least = *np.full((2, len(own.f)), np.nan), np.nan
         if known[0] and known.sum() > 1:
             prior = NO_GAP_BY_GROUP if needs_group else NO_GAP

@@ -452,8 +452,8 @@ def _with_heads(chosen: "ChosenOutputs", by_label: Mapping[str, LabelCandidate])
 
 def run_fit(run: MethodRun) -> Candidate:
     """The candidate of a method that fits a rule or probes: the rule that it chose itself ("paper"), or a step chosen by cross-fitting."""
-    method, model, whole = run.method, run.model, run.rows.encoded()  # once, so that a subset has the same encoding
-    ((name, goal),) = run.in_sample.items()
+    ((name, goal),), every = run.in_sample.items(), run.rows.encoded()  # once, so that a subset has the same encoding
+    method, model, whole = run.method, run.model, every.comparing(goal.groups)
     network = None
     if model is not None:
         from equipoise.models import FeatureCache, check_repairable
@@ -492,7 +492,7 @@ def run_fit(run: MethodRun) -> Candidate:
             held[:, outside] = reached[:, outside]
             tuned[:, ~outside] += reached[:, ~outside] / (parts - 1)
         estimate = correct_optimism(decisions, held, tuned, parts, range(count), grows=method.kind == Kind.PROBES)
-        evidence = StepEstimates.of(estimate, whole, goal.derived(selection=run.selection), held)
+        evidence = StepEstimates.of(estimate, every, goal.derived(selection=run.selection), held)
         original = float(found.trace["performance"].iloc[0])
         chosen = choose_step(
             [evidence],
@@ -505,10 +505,11 @@ def run_fit(run: MethodRun) -> Candidate:
         )
         step = found.steps[chosen.at]
         notes = found.notes if step.rule.needs_group == method.needs_group else ()  # not those of a rule that was declined
+    rule, others = step.rule, tuple(level for level in every.attribute.levels if level not in whole.attribute.levels)
     candidate = LabelCandidate(
         method=method.name,
         model=copy.deepcopy(model) if step.model is None else step.model,
-        rule=step.rule,
+        rule=replace(cast(Any, rule), others=others) if rule.needs_group and others else rule,
         trace=found.trace,
         chosen=chosen.at,
         why=chosen.why[0],

@@ -87,6 +87,7 @@ mean of these, weighted M 0.5, F 0.5 (given)'
     steps: tuple[Steps, ...]
     shares: tuple[Share, ...]  # of each group among the fitted rows
     origin: str = "given"
+    others: tuple[str, ...] = ()
     KIND: ClassVar[str] = EQUALISED_ODDS
     randomised: ClassVar[bool] = True
 
@@ -103,7 +104,7 @@ mean of these, weighted M 0.5, F 0.5 (given)'
 
     def decide(self, scores: Scores) -> FloatArray:
         """The probability of a positive decision, the expectation of `draw`."""
-        codes = group_positions(self.groups, scores, EQUALISED_ODDS)
+        codes = group_positions(self.groups, scores, EQUALISED_ODDS, self.others)
         places = [np.searchsorted(np.array(own.thresholds), scores.score, side="right") for own in self.steps]
         chances = np.stack([np.array(own.probabilities)[place] for own, place in zip(self.steps, places, strict=True)])
         chances = np.concatenate([chances, (np.array(self.shares) @ chances)[None]])  # the last is for a missing group, code -1
@@ -117,7 +118,7 @@ mean of these, weighted M 0.5, F 0.5 (given)'
     def describe(self) -> str:
         parts = [f"{group}: {steps}" for group, steps in zip(self.groups, self.steps, strict=True)]
         shares = ", ".join(f"{group} {share:.3g}" for group, share in zip(self.groups, self.shares, strict=True))
-        return f"positive with probability: {'; '.join(parts)}; without a group: the mean of these, weighted {shares} ({self.origin})"
+        return f"positive with probability: {'; '.join(parts)}; {self.without}: the mean of these, weighted {shares} ({self.origin})"
 
     def cuts(self, group: str) -> tuple[float, ...]:
         return self.steps[self.groups.index(group)].thresholds if group in self.groups else ()

@@ -46,14 +46,15 @@ class Label:
     @classmethod
     def of(cls, rows: Rows, goal: Goal, name: str = "") -> "Label":
         """The label of a cohort, or of scores; raises `EmptyCell` if rows are missing that the measure needs."""
-        cells = Cells.of(np.zeros(len(rows)), rows.y, rows.attribute)
+        attribute = rows.attribute.only(goal.groups)
+        cells = Cells.of(np.zeros(len(rows)), rows.y, attribute)
         cells.require(goal.measure, rows.name)
         for rate in goal.keep if "keep" in goal.model_fields_set else ():  # by default, a rate that a group lacks does not count
             cells.require(rate, rows.name)
         if len(np.unique(rows.y)) < 2:
             raise BadInput(f"{goal.performance} needs positives and negatives; {rows.name!r} holds one label in all {len(rows):,} rows")
         weight, rounding = measures.normalise_weights(rows.weight), 0.0 if isinstance(rows, Scores) else measures.SINGLE_PRECISION
-        return cls(name, rows.y, rows.attribute, goal.measure, goal.performance, goal.keep, weight, goal.threshold, rounding)
+        return cls(name, rows.y, attribute, goal.measure, goal.performance, goal.keep, weight, goal.threshold, rounding)
 
     def evaluate(self, scores: FloatArray, max_gap: float | None = None) -> "LabelResult":
         """Gap, performance and threshold of scores (n,): the best performance, within a maximum |gap| if one is given."""

@@ -129,6 +129,8 @@ class Goal(Specification):
       no false positive rate rises. `allow_worse=True` permits it, as does selection="paper".
     - `max_rise`: by how much a rate of any group may rise, {"fpr": 0.05, "selection": 0.2}; 0.1 each where not given, 1 for no limit.
     - `max_rate`: how high a rate of any group may be, {"fpr": 0.25}; where the original's is higher, it may not rise.
+    - `groups`: the groups that the measure compares, ["M", "F"], with the reference; all by default. Other groups decide nothing: they are
+      reported, keep their threshold in rules by group, and are protected by `keep` and `max_rise` like any group.
     - `selection`: how a step is chosen. "honest": by expected loss, from cross-fitted values; "paper": by values on the rows the method was
       fitted to, where a goal with only `max_gap` means the best performance with |gap| <= `max_gap`.
     - `threshold`: the threshold in use today, at which the original is evaluated. Without it, the one of best performance.
@@ -160,6 +162,7 @@ class Goal(Specification):
     max_rate: Annotated[dict[str, float], BeforeValidator(_limits)] = setting(
         "highest rate in any group: { fpr = 0.25 }", default_factory=dict
     )
+    groups: tuple[str, ...] = setting("groups that the measure compares; others are reported and protected", (), shown="all")
     selection: Annotated[str, one_of("selection", SELECTIONS)] = setting(
         "how a step is chosen: honest, by expected loss from cross-fitted values; paper, on the rows the method was fitted to",
         DEFAULT_SELECTION,
@@ -246,4 +249,5 @@ class Goal(Specification):
             parts.append(f"{self.performance} >= {self.min_performance:.3g}")
         if self.max_loss is not None:
             parts.append(f"{self.performance} >= original - {self.max_loss:g}")
+        parts += [f"groups {', '.join(self.groups)}"] if self.groups else []
         return ", ".join([*parts, *(f"{rate} >= {least if least == BEFORE else f'{least:g}'}" for rate, least in self.keep.items())])

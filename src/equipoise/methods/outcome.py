@@ -226,19 +226,20 @@ def judge(
         if not ((f >= 0) & (f <= 1)).all():  # NaN is outside as well
             raise BadInput(f"decisions on {name!r} must be 0, 1 or probabilities between them; some are not")
     further = spread or {}
-    pair = PairedDecisions(scores, (before, after), settings)
-    simultaneous, judged = _at_level(pair, labels * max(len(scores.attribute.others), 1)), []
-    for was, now in zip(*(simultaneous_gaps(scores, f, goal.measure, settings, labels) for f in (before, after)), strict=True):
+    compared = scores.comparing(goal.groups)
+    pair = PairedDecisions(compared, (before, after), settings)
+    simultaneous, judged = _at_level(pair, labels * max(len(compared.attribute.others), 1)), []
+    for was, now in zip(*(simultaneous_gaps(compared, f, goal.measure, settings, labels) for f in (before, after)), strict=True):
         wide, about = simultaneous.gap_change(goal.measure, was.group), {"group": was.group, "reference": was.reference}
         ends = {"simultaneous_low": wide.low, "simultaneous_high": wide.high, "patients": was.patients}
         moved = replace(pair.gap_change(goal.measure, was.group), **about, **ends)
         more = further.get(was.group, 0.0)
         judged.append(JudgedGap(was.group, was.reference, was, widened(now, more), widened(moved, more), settings.level))
-    gaps, rates = tuple(judged), _kept_rates(pair, after, goal, labels) if goal.keep else []
+    gaps, rates = tuple(judged), _kept_rates(replace(pair, scores=scores), after, goal, labels) if goal.keep else []
     old, new = (measures.estimate_performance(scores, f, [goal.performance], settings)[goal.performance] for f in (before, after))
     limit, change = performance_limit(goal, old.value), widened(pair.performance_change(goal.performance), further.get("", 0.0))
     level = max(1 - 2 * (1 - settings.level) / (labels * max(len(gaps), 1)), 0.5)  # one-sided, shared by groups and labels
-    increase, reduce = _factors(gaps, scores, before, after, goal.measure, level)
+    increase, reduce = _factors(gaps, compared, before, after, goal.measure, level)
     kept = bool(new.value >= limit - RATE_NOISE)
     met = None
     if goal.max_gap is not None:

@@ -80,6 +80,7 @@ class RejectOption(RuleByGroup):
     favoured: tuple[str, ...]
     groups: Groups
     origin: str = "given"
+    others: tuple[str, ...] = ()
     KIND: ClassVar[str] = REJECT_OPTION
 
     @property
@@ -96,12 +97,14 @@ class RejectOption(RuleByGroup):
         return (
             f"score >= {self.threshold - self.margin:.4g} for {', '.join(self.favoured)}, "
             f">= {self.threshold + self.margin:.4g} for {', '.join(others)}, "
-            f">= {self.threshold:.4g} without a group: "
+            f">= {self.threshold:.4g} {self.without}: "
             f"threshold {self.threshold:.4g} with a band of {self.margin:.4g} to each side ({self.origin})"
         )
 
     def cuts(self, group: str) -> tuple[float, ...]:
-        return (self.threshold - self.margin if group in self.favoured else self.threshold + self.margin,) if group in self.groups else ()
+        if group not in self.groups:
+            return (self.threshold,) if group in self.others else ()
+        return (self.threshold - self.margin if group in self.favoured else self.threshold + self.margin,)
 
 
 @method(

@@ -53,15 +53,17 @@ class FittedRule:
 
     def to_dict(self) -> dict[str, object]:
         """Plain values for JSON."""
-        return {"kind": self.KIND, **json.loads(json.dumps(asdict(self)))}  # type: ignore[call-overload]
+        values = json.loads(json.dumps(asdict(self)))  # type: ignore[call-overload]
+        return {"kind": self.KIND, **{name: value for name, value in values.items() if name != "others" or value}}
 
 
 class RuleByGroup(FittedRule):
     """The base of rules that need each patient's group; a group that the rule was not fitted to is an error."""
 
     needs_group: ClassVar[bool] = True
-    groups: Groups  # all that were seen, the reference first
+    groups: Groups  # all that were compared, the reference first
     missing: Cut  # for a row without a group
+    others: tuple[str, ...]  # groups that were not compared, whose rows are decided as rows without a group
 
     def cuts(self, group: str) -> tuple[float, ...]:
         """The scores at which the decision on a row of this group changes."""
@@ -70,10 +72,16 @@ class RuleByGroup(FittedRule):
     def decide(self, scores: Scores) -> FloatArray:
         """Positive where score >= the threshold of the row's group."""
         cuts = np.array([*(self.cuts(group)[0] for group in self.groups), self.missing])  # a missing group has code -1, the last cut
-        return (scores.score >= cuts[measures.group_positions(self.groups, scores, self.KIND)]).astype(np.float64)
+        return (scores.score >= cuts[measures.group_positions(self.groups, scores, self.KIND, self.others)]).astype(np.float64)
+
+    @property
+    def without(self) -> str:
+        """The rows that are decided without a group, in words."""
+        return f"without a group or of {', '.join(self.others)}" if self.others else "without a group"
 
     def problems(self) -> list[str]:
-        return [] if len(set(self.groups)) == len(self.groups) else ["names a group twice in `groups`"]
+        named = (*self.groups, *self.others)
+        return [] if len(set(named)) == len(named) else ["names a group twice in `groups` and `others`"]
 
 
 def of_every_group(groups: Sequence[str], **values: Sequence[object]) -> list[str]:
@@ -121,7 +129,7 @@ def rule_from_dict(plain: object, source: str = "rule.json") -> Rule:
     about, names = {**_about(kind), "kind": kind.KIND}, {f.name for f in fields(kind)}
     problems = [f"{key}: expected {value!r}; got {plain.get(key)!r}" for key, value in about.items() if plain.get(key) != value]
     problems += [f"{key}: unexpected" for key in plain if key not in {*about, *names, "words"}]
-    problems += [f"{key}: missing" for key in sorted(names) if key not in plain]
+    problems += [f"{key}: missing" for key in sorted(names - {"others"}) if key not in plain]
     if not isinstance(plain.get("words"), str):
         problems.append(f"words: expected text; got {plain.get('words')!r}")
     values = json.dumps({key: plain[key] for key in names if key in plain}, default=str)

@@ -50,6 +50,7 @@ def note_rows(candidate: LabelCandidate, rows: Rows, without_group: str = "") ->
         decided = without_group if candidate.rule.needs_group else ""
         counts_for = {"counts_for": measured.performance, "not_for": measured.measure, "decided_by": decided}
         notes.append(Note("missing_group", rows.attribute.name, {"missing": missing, "rows": len(rows), **counts_for}))
+    rows = rows.comparing(measured.groups)
     cells = cells_of(rows, (*_measured(measured), *measured.keep))
     if (
         min(cell.count for cell in cells) < FEW_ROWS or measure_of(measured.measure).is_quotient
@@ -81,6 +82,7 @@ def note_rows(candidate: LabelCandidate, rows: Rows, without_group: str = "") ->
 
 def advice(cohort: Rows, goal: Goal) -> list[str]:
     """The empty or too small cells of these rows, and the groups to merge; empty if there are none."""
+    cohort = cohort.comparing(goal.groups)
     for rates in ((*_measured(goal), *goal.keep), ("tpr", "fpr")):  # a method may need more labels than the measure, as equalised odds does
         cells = cells_of(cohort, rates)
         if counts := [f"{cell.group!r} has {cell.counted}" for cell in cells if cell.count < FEW_ROWS]:
@@ -98,7 +100,11 @@ def check_cells(sets: Mapping[str, Rows], goals: Mapping[str, Goal], label: str 
     problems: list[str] = []
     by_label = {key: cohort.by_label for key, cohort in sets.items()}
     for name, goal in goals.items():
-        parts, called, rates = {key: own[name] for key, own in by_label.items()}, name or label, (*_measured(goal), *goal.keep)
+        parts, called, rates = (
+            {key: own[name].comparing(goal.groups) for key, own in by_label.items()},
+            name or label,
+            (*_measured(goal), *goal.keep),
+        )
         cells = {key: {(cell.group, cell.label): cell for cell in cells_of(rows, rates)} for key, rows in parts.items()}
         every = dict.fromkeys(cell for own in cells.values() for cell in own)
         counts = {cell: {key: own[cell].count if cell in own else 0 for key, own in cells.items()} for cell in every}

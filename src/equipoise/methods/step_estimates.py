@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from equipoise import measures
-from equipoise.data import Attribute, FloatArray, IntArray, Rows
+from equipoise.data import Attribute, BoolArray, FloatArray, IntArray, Rows
 from equipoise.measures import RATES, Cells, Clusters, Moments, SignedSum, estimated_rate, measure_of, normalise_weights
 from equipoise.methods.goal import Goal
 
@@ -41,6 +41,12 @@ class StepEstimates:
         """One cell table per step."""
         return measures.Cells.of(self.f, self.y, Attribute("", self.levels, self.codes), normalise_weights(self.weight))
 
+    @cached_property
+    def compared(self) -> BoolArray:
+        """The groups that the goal's measure compares (groups,)."""
+        groups = self.goal.groups or self.levels
+        return np.array([level in groups for level in self.levels])
+
     @property
     def original(self) -> SignedSum:
         """What the measure compares between groups, for the original's decisions on rows that its threshold was not fitted to."""
@@ -57,7 +63,10 @@ class StepEstimates:
     @cached_property
     def gap(self) -> FloatArray:
         """The signed gap of the largest absolute value, (steps,); NaN if a quotient rests on too few decisions in some group."""
-        return self.cells.worst_gap(self.goal.measure)
+        if self.compared.all():
+            return self.cells.worst_gap(self.goal.measure)
+        attribute = Attribute("", self.levels, self.codes).only(self.goal.groups)
+        return measures.Cells.of(self.f, self.y, attribute, normalise_weights(self.weight)).worst_gap(self.goal.measure)
 
     @cached_property
     def performance(self) -> FloatArray:
@@ -67,7 +76,7 @@ class StepEstimates:
     def gap_se(self) -> FloatArray:
         """The standard error of the gap of the group with the largest one, (steps,); NaN if the gap is."""
         gaps, coefficients = self.cells.gaps(self.goal.measure), measure_of(self.goal.measure).coefficients
-        worst = np.where(np.isnan(gaps), -1.0, np.abs(gaps)).argmax(-1)
+        worst = np.where(np.isnan(gaps) | ~self.compared[1:], -1.0, np.abs(gaps)).argmax(-1)
         variance = [self._sums(f, coefficients).gap(coefficients).variance[k] for f, k in zip(self.f, worst, strict=True)]
         return np.where(np.isnan(self.gap), np.nan, np.sqrt(variance))
 

@@ -123,6 +123,7 @@ class GroupThresholds(RuleByGroup):
     thresholds: tuple[Cut, ...]
     missing: Cut
     origin: str = "given"
+    others: tuple[str, ...] = ()
     KIND: ClassVar[str] = GROUP_THRESHOLDS
 
     def problems(self) -> list[str]:
@@ -130,10 +131,10 @@ class GroupThresholds(RuleByGroup):
 
     def describe(self) -> str:
         parts = [f">= {cut:.4g} for {group}" for group, cut in zip(self.groups, self.thresholds, strict=True)]
-        return f"score {', '.join(parts)}; >= {self.missing:.4g} without a group ({self.origin})"
+        return f"score {', '.join(parts)}; >= {self.missing:.4g} {self.without} ({self.origin})"
 
     def cuts(self, group: str) -> tuple[float, ...]:
-        return (self.thresholds[self.groups.index(group)],) if group in self.groups else ()
+        return (self.thresholds[self.groups.index(group)],) if group in self.groups else (self.missing,) if group in self.others else ()
 
 
 @method(

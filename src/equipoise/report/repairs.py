@@ -434,7 +434,8 @@ def methods_table(repair: Comparison) -> doc.Table:
 
 def methods_screen(repair: Comparison, *, verbose: bool = False) -> list[Part]:
     """Every method on the held-out rows, for a terminal or a notebook; with `verbose`, p-values and the upper bound."""
-    after, methods, attribute, made = repair.found.after, repair.found.methods, repair.result.test.attribute, methods_table(repair)
+    after, methods, made = repair.found.after, repair.found.methods, methods_table(repair)
+    attribute = repair.result.test.attribute.only(repair.goal.groups)
     group = Span(attribute.others[0]) if len(attribute.others) == 1 else f"the largest of {len(attribute.others)} groups"
     size = f"{how_many(after.rows, after.patients, 'held-out')}: "
     units = f" in points, {performance_words(repair.goal.performance)} in percent, {percent(repair.settings.level)} intervals"

@@ -41,8 +41,11 @@ def goal_words(goal: Goal) -> str:
     "the best balanced accuracy with a difference in share flagged of at most 5.0 points, and no group's sensitivity lower than before"
     >>> goal_words(Goal("eod", "f1", allow_worse=True).settled(0.8))
     "the smallest difference in sensitivity with F1 at most 2.0 points below the original's (80.0% on the repair set)"
+    >>> goal_words(Goal("eod", groups=["M", "F", "X"], allow_worse=True))
+    'the smallest difference in sensitivity between M, F and X'
     """
     measure, performance = gap_words(goal.measure), performance_words(goal.performance)
+    measure += f" between {', '.join(goal.groups[:-1])} and {goal.groups[-1]}" if goal.groups else ""
     minimum = ""
     if goal.min_performance is not None and goal.original is not None:  # relative to the original, which has other values on other rows
         lost = amount(goal.original - goal.min_performance, "size")
