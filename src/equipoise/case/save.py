@@ -34,11 +34,12 @@ from equipoise.report import ReportSpec
 if TYPE_CHECKING:
     from torch import Tensor
 
+    Exports = dict[tuple[object, ...], tuple[Path, models.Exported]]  # folders with the model.onnx of a label, by threshold and weights
+
 AUDITS_SCHEMA, AUDITS_VERSION = "equipoise.debias", 5
 LABELS_VERSION = 2
 CARD_FILES = "card.md and card.xml"
 SERVED_COLUMNS = {"patient", "id", "conflicts", "logits", "view"}
-Exports = dict[tuple[object, ...], tuple[Path, models.Exported]]  # folders with the model.onnx of a label, by threshold and weights
 ROWS_CHECKED = 64  # of the test set, to compare ONNX with torch
 
 
