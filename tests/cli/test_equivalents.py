@@ -8,7 +8,7 @@ import pytest
 
 import equipoise as eq
 from equipoise import data, studies
-from equipoise.case import audit_case, prepare_repair, write_again
+from equipoise.case import audit_case, prepare_repair, propose, write_again
 from equipoise.case.case_audit import no_bars
 from equipoise.cli.app import command_line
 from support import hospital
@@ -17,6 +17,7 @@ from support.facts import says
 from support.scores_file import AUDIT, scores_frame, write_csv
 
 CALLS: dict[str, Callable[..., Any]] = {
+    "init": propose,  # .sections() is the case: eq.Case(**made.sections())
     "audit": audit_case,  # eq.audit of rows in memory
     "debias": prepare_repair,  # .estimate() is the dry run, .repair() the repair; eq.debias for one method on rows in memory
     "compare": eq.compare,  # of tables or audits; eq.history(path).monitor() of a history

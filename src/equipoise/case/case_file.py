@@ -4,6 +4,7 @@ The case file, the flags of the commands, `--set section.key=value` and Python m
 specified in their own rooms. Importing this module imports neither pandas nor torch.
 """
 
+import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 ESTIMATOR_FILES = (".skops", ".pkl", ".pickle", ".joblib")
 SCORE_TOLERANCE = 1e-4  # between a score and the known one
+RUN = "run.json"  # of a bundle
 CROSS = "cross"  # in place of a test set: nested cross-fitting
 
 
@@ -70,7 +72,11 @@ def _named(value: Any, labels: Sequence[str]) -> dict[str, Any]:
 class DataSpec(Columns):
     """The section [data]: the table, and who is what in it."""
 
-    table: Path | None = setting("CSV or Parquet file with one row per sample; audit also takes a folder of them", None)
+    table: Path | None = setting(
+        "CSV or Parquet file with one row per sample; audit also takes a folder of them; as a flag, another table for the same case file",
+        None,
+        flag="--table",
+    )
     train: Path | None = setting(
         "file with the training set in the same columns, for methods that need it; of a model, a logistic regression on the same inputs is "
         "fitted to it too, and reported where it clearly does better",
@@ -123,6 +129,7 @@ class HistorySpec(Specification):
         "period of the audit: a year, quarter, month, week or day, as in 2026, 2026-Q4, 2026-11, 2026-W46 or 2026-11-16",
         None,
         flag="--date",
+        shown="that in the name of the table, as in 2026-12.csv",
     )
     replace: bool = setting("replace the period if the history has it", False)
     new_groups: Texts = setting("groups to accept although they are new to the history", ())
@@ -138,8 +145,6 @@ class HistorySpec(Specification):
             problems += [
                 f"{name} requires history.append (--append FILE). Add it, or omit {name}." for name, value in given.items() if value
             ]
-        elif self.date is None:
-            problems.append("history.append (--append) requires the period of the audit. Add --date, as in --date 2026-11.")
         elif self.append.suffix.lower() not in (".parquet", ".pq"):
             instead = self.append.with_suffix(".parquet").name
             problems.append(f"history.append (--append) writes Parquet; got {self.append.name!r}. Use --append {instead}.")
@@ -177,6 +182,20 @@ class RepairSpec(Specification):
     def seconds(self) -> float | None:
         """The limit for all methods together; None for no limit."""
         return 60 * self.budget or None
+
+
+class Draft(Specification):
+    """The sections of a case that `equipoise init` fills, each as it is given and not yet checked with the others."""
+
+    data: DataSpec = Field(default_factory=DataSpec)
+    images: ImageFolder = Field(default_factory=ImageFolder)
+    model: ModelSpec = Field(default_factory=ModelSpec)
+    goal: Goal = Field(default_factory=Goal)
+
+    def places(self) -> dict[str, Any]:
+        """Plain values of what was given, by place, as in data.label."""
+        given = self.model_dump(mode="json", exclude_unset=True)
+        return {f"{section}.{key}": value for section, values in given.items() for key, value in values.items()}
 
 
 class Case(Specification):
@@ -232,6 +251,13 @@ class Case(Specification):
         if self.data.table is None:
             raise BadInput("the case has no table: name the file with the data, data.table")
         return self.data.table
+
+    @property
+    def period(self) -> str | None:
+        """The period of the audit in its history: history.date, or what the table's name holds, as in scores-2026-12.csv."""
+        from equipoise.measures import period_in
+
+        return self.history.date or (None if self.data.table is None else period_in(self.data.table.stem))
 
     @property
     def labels(self) -> list[str]:
@@ -310,6 +336,8 @@ class Case(Specification):
             problems.append("data.features is for tabular networks; the inputs are the images. Omit it.")
         if self.images.folder is not None and data.id is not None:
             problems.append("data.id is for tables without images; the image name is the id. Omit it.")
+        if self.history.append is not None and self.period is None:
+            problems.append("history.append (--append) requires the period of the audit. Add --date, as in --date 2026-11.")
         if self.history.earlier and data.patient is None:
             problems.append("history.earlier finds patients by their ids. Add data.patient (--patient) with their column.")
         if data.table is not None and data.table in self.history.earlier:
@@ -379,9 +407,47 @@ def _label_problems(case: Case) -> list[str]:
     return problems
 
 
+def case_schema() -> dict[str, Any]:
+    """The JSON Schema of a case file, from the fields of its sections, for editors that complete and check TOML."""
+    from equipoise.methods import METHODS
+
+    schema = Case.model_json_schema()
+    definitions = schema.pop("$defs")
+
+    def plain(given: Any) -> Any:
+        """A definition with its references resolved; one text or a list of them where the file takes either."""
+        if isinstance(given, list):
+            return [plain(each) for each in given]
+        if not isinstance(given, dict):
+            return given
+        if name := given.get("$ref"):
+            return plain(definitions[name.rpartition("/")[2]])
+        found = {key: plain(value) for key, value in given.items() if key not in ("flag", "shown", "many", "hidden", "was", "title")}
+        if found.get("type") == "array":
+            found = {
+                "anyOf": [found.get("items", {}), {key: value for key, value in found.items() if key not in ("description", "default")}]
+            } | {key: found[key] for key in ("description", "default") if key in found}
+        return found
+
+    sections = {name: plain(section) for name, section in schema["properties"].items() if name != "methods"}
+    for name in fields_of(Case):
+        keys = fields_of(Case, name)
+        if keys:
+            sections[name]["properties"] = {key: value for key, value in sections[name]["properties"].items() if key in keys}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "A case of Equipoise",
+        "type": "object",
+        "additionalProperties": False,
+        "properties": sections | {name: {"type": "object", "description": method.title} for name, method in METHODS.items()},
+    }
+
+
 def read_case_file(path: str | Path) -> dict[str, Any]:
-    """The sections of a case file, with paths relative to it."""
+    """The sections of a case file, with paths relative to it, or the case that the folder of a repair was made from."""
     path = Path(path)
+    if path.is_dir():
+        return _case_of_bundle(path)
     try:
         given = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -391,9 +457,32 @@ def read_case_file(path: str | Path) -> dict[str, Any]:
     for section, values in given.items():
         if not isinstance(values, dict):
             raise BadInput(f"{section} is outside of a section. Move it below [data], [model], [goal], ...", source=str(path))
+    return _placed(given, path.parent)
+
+
+def is_bundle(path: Path) -> bool:
+    """Whether a path is the folder of a repair of one or several labels."""
+    return (path / RUN).is_file() or (path.is_dir() and next(path.glob(f"*/{RUN}"), None) is not None)
+
+
+def _case_of_bundle(folder: Path) -> dict[str, Any]:
+    """The case in the run.json of a folder. Its paths were relative to where the repair ran: usually the folder that holds this one."""
+    for file in (folder / RUN, *sorted(folder.glob(f"*/{RUN}"))):
+        if file.is_file():
+            given = json.loads(file.read_text(encoding="utf-8")).get("case")
+            if not isinstance(given, dict):
+                raise BadInput(f"{folder} was made in Python, and its {RUN} holds no case. Name the table, or a case file.")
+            return _placed(given, folder.absolute().parent, present=True)
+    raise BadInput(f"{folder} holds no {RUN} of a repair. Name a table, a case file, or the folder of a repair.")
+
+
+def _placed(given: dict[str, Any], folder: Path, present: bool = False) -> dict[str, Any]:
+    """The sections of a case with paths relative to a folder; with `present`, only paths to what is there."""
+    for section, values in given.items():
         for key, field in fields_of(Case, section).items():
             if key in values:
-                values[key] = _beside(path.parent, values[key], "Path" in str(field.annotation), key in ("load", "transform"))
+                is_path, is_code = "Path" in str(field.annotation), key in ("load", "transform")
+                values[key] = _beside(folder, values[key], is_path and not present, is_code or (is_path and present))
     return given
 
 

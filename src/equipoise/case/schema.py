@@ -12,6 +12,7 @@ import numpy as np
 from pydantic import AfterValidator, Field, TypeAdapter, model_serializer, model_validator
 from pydantic.dataclasses import dataclass
 
+from equipoise.case.case_file import RUN as RUN
 from equipoise.case.folder import FILES
 from equipoise.comparison import STRICT, Provenance, Text
 from equipoise.data import Bins, Columns, Transform, make_preprocessing
@@ -19,7 +20,6 @@ from equipoise.disk import sha256
 from equipoise.methods import Outcome
 
 RUN_SCHEMA, RUN_VERSION = "equipoise.repaired", 9
-RUN = "run.json"
 NO_DIGEST = "0" * 64
 OWN_NETWORK = "mlp"  # the network that `train` builds for tables, which is Equipoise's own code
 PREDICTOR_SCORE = "score of the model"  # the column of the scores of a classifier that is not a network

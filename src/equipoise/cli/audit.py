@@ -59,7 +59,7 @@ def audit(
     written, read = (save, page, history.append, figures and figures / "rates.svg"), (asked.audit_spec.valid, asked.model.check_scores)
     console.check_paths(asked.table, *read, *history.earlier, write=written, pdf=pdf)
     if history.append:
-        measures.history(history.append).check_period(history.date or "", replace=history.replace)
+        measures.history(history.append).check_period(asked.period or "", replace=history.replace)
     if figures and len(asked.labels) > 1:  # figures written through a link could replace any file
         raise_all(
             [
@@ -91,7 +91,7 @@ def audit(
     if history.append:
         past = measures.history(history.append)
         past.append(
-            result.audit, history.date or "", replace=history.replace, new_groups=history.new_groups, returning=result.returning_products
+            result.audit, asked.period or "", replace=history.replace, new_groups=history.new_groups, returning=result.returning_products
         )
     if as_json:
         document |= {f"{prefix}{key}": value for prefix, read in result.image_files.items() for key, value in read.to_dict().items()}
@@ -103,7 +103,7 @@ def audit(
                 say(f"{path.name}: {line}")
         for line in lines:
             say(line)
-        places = {"result": save, "report": page, "PDF": pdf, "figures": figures, f"history with {history.date}": history.append}
+        places = {"result": save, "report": page, "PDF": pdf, "figures": figures, f"history with {asked.period}": history.append}
         console.say_places(places)
     if failures:
         console.exit_failed(failures)

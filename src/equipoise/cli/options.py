@@ -33,7 +33,10 @@ SetOption = Annotated[
     ),
 ]
 CaseArgument = Annotated[
-    Path, typer.Argument(help="CSV or Parquet file with one row per sample (audit: or a folder of them), or a case file (.toml).")
+    Path,
+    typer.Argument(
+        help="CSV or Parquet file with one row per sample (audit: or a folder of them), a case file (.toml), or the folder of a repair."
+    ),
 ]
 Setting = tuple[str, str, FieldInfo]  # section, key and field
 
@@ -90,8 +93,10 @@ def _specification(
     Of a case that a file is given for, with the score column of each label.
     """
     values: dict[str, Any] = {} if file is None else {"data": {"table": file}}
-    if file is not None and file.suffix.lower() == ".toml":
+    if file is not None and (file.suffix.lower() == ".toml" or cases.is_bundle(file)):
         values = cases.read_case_file(file)
+    elif file is not None and (other := next((value for *_, key, value in by_flag if key == "table" and value), None)):
+        raise BadInput(f"{file} and --table {other} are two tables. Name one, or a case file and --table.")
     if sets:
         _add_settings(values, kind, sets, unread)
     for section, key, value in by_flag:

@@ -57,4 +57,5 @@ from .table import Encoder as Encoder
 from .table import FeatureTable as FeatureTable
 from .table import Tensors as Tensors
 from .table_files import as_parsed as as_parsed
+from .table_files import column_names as column_names
 from .table_files import read_table as read_table

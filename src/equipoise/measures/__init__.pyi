@@ -43,6 +43,7 @@ from .families import family_decisions as family_decisions
 from .histories import AuditSums as AuditSums
 from .histories import history as history
 from .histories import is_history as is_history
+from .histories import period_in as period_in
 from .intervals import INSUFFICIENT_DATA as INSUFFICIENT_DATA
 from .intervals import Estimate as Estimate
 from .intervals import combine_limits as combine_limits

@@ -319,6 +319,16 @@ def _period_problems(period: str, known: Collection[str], replace: bool) -> list
     return []
 
 
+def period_in(name: str) -> str | None:
+    """The period in a name; None if it has none, or several.
+
+    >>> period_in("scores-2026-12"), period_in("2026-Q4"), period_in("scores"), period_in("patient-12345")
+    ('2026-12', '2026-Q4', None, None)
+    """
+    found = [part for part in re.findall(r"(?<!\d)\d{4}(?!\d)(?:-\w{2,3}(?!\w))?(?:-\d{2}(?!\d))?", name) if PERIOD_NAME.fullmatch(part)]
+    return found[0] if len(found) == 1 else None
+
+
 # The file
 
 
