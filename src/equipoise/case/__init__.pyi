@@ -15,6 +15,7 @@ from .case_repair import prepare_repair as prepare_repair
 from .folder import check_folder as check_folder
 from .proposal import ASKED as ASKED
 from .proposal import GIVEN as GIVEN
+from .proposal import Proposal as Proposal
 from .proposal import case_text as case_text
 from .proposal import propose as propose
 from .save import Saved as Saved

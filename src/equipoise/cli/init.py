@@ -21,7 +21,7 @@ from equipoise.errors import raise_all
 from equipoise.specification import fields_of
 
 if TYPE_CHECKING:
-    from equipoise.case.proposal import Proposal
+    from equipoise.case import Proposal
 
 SCHEMA = "case.schema.json"
 
