@@ -51,10 +51,12 @@ from .measure_table import AFFINE_PERFORMANCE as AFFINE_PERFORMANCE
 from .measure_table import AT_THRESHOLD as AT_THRESHOLD
 from .measure_table import ESTIMATED_RATES as ESTIMATED_RATES
 from .measure_table import GAPS as GAPS
+from .measure_table import HOW_COMPARED as HOW_COMPARED
 from .measure_table import MEASURES as MEASURES
 from .measure_table import OVERALL_SCORE_MEASURES as OVERALL_SCORE_MEASURES
 from .measure_table import RATES as RATES
 from .measure_table import RATES_COMPARED as RATES_COMPARED
+from .measure_table import SUMMARIES as SUMMARIES
 from .measure_table import Gap as Gap
 from .measure_table import Measure as Measure
 from .measure_table import add_measure as add_measure

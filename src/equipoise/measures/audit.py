@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
 
@@ -25,7 +25,7 @@ from equipoise.measures.calibration import REASONS, TOO_FEW, WITHHELD
 from equipoise.measures.disclosure import table_from, table_to_dict
 from equipoise.measures.families import comparisons_of, shrunken_gaps
 from equipoise.measures.intervals import INSUFFICIENT_DATA, Estimate
-from equipoise.measures.measure_table import GROUP_RATES, MEASURES, OVERALL, Gap, canonical_name
+from equipoise.measures.measure_table import GROUP_RATES, MEASURES, OVERALL, SUMMARIES, Gap, canonical_name
 from equipoise.measures.moments import Moments
 from equipoise.measures.score_measures import ALL_ROWS, CURVE_COLUMNS, SCORE_MEASURES
 from equipoise.measures.thresholds import DescribedRule, Rule, Threshold
@@ -57,6 +57,7 @@ WITHIN_COLUMNS = (
     "left_out",
     "note",
 )
+SUMMARY_COLUMNS = ("measure", "attribute", "group", "reference", "value", "low", "high", "p_value", "patients", "few", "note")
 LABEL_GAP_COLUMNS = (
     *("measure", "attribute", "group", "reference"),
     *(f"{of}{end}" for of in ("label", "label_adjudicated", "adjudicated", "corrected") for end in ("", "_low", "_high")),
@@ -136,6 +137,11 @@ class LabelAudit:
     def permutation(self) -> pd.DataFrame:
         """The permutation p-value of each row of `gaps` (`p_permutation`); NaN for a table that was read in batches."""
         return self.details["permutation"]()
+
+    @cached_property
+    def summaries(self) -> pd.DataFrame:
+        """Ratios, ranges, worst groups and differences in measures of scores, of those that were asked for (see `SUMMARIES`)."""
+        return self.details.get("summaries", partial(pd.DataFrame, columns=SUMMARY_COLUMNS))()
 
     @cached_property
     def within(self) -> pd.DataFrame:
@@ -449,7 +455,8 @@ OF_GAPS: Kinds = {
 }
 OF_CURVES: Kinds = {**dict.fromkeys(CURVE_COLUMNS, NUMBER), "attribute": TEXT, "group": TEXT}
 NAMES_OF_GAP = {**NAME_COLUMNS, "measure": TEXT, "reference": TEXT}
-OF_DETAILS: dict[str, Kinds] = {  # in the file if the rows have strata, or an adjudicated label
+OF_DETAILS: dict[str, Kinds] = {  # in the file if summaries were asked for, or the rows have strata, or an adjudicated label
+    "summaries": {**dict.fromkeys(SUMMARY_COLUMNS, NUMBER), **NAMES_OF_GAP, "patients": COUNT, "few": FLAG},
     "within": {
         **dict.fromkeys(WITHIN_COLUMNS, NUMBER),
         **dict.fromkeys(("strata", "patients", "left_out"), COUNT),
@@ -588,7 +595,7 @@ def _problems(audit: LabelAudit, plain: Mapping[str, Any]) -> Iterator[str]:
 
 def _is_measure(name: str) -> bool:
     try:
-        return canonical_name(name) == name
+        return name in SUMMARIES or canonical_name(name) == name
     except BadInput:
         return False
 

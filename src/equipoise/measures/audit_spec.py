@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, field_validator
 
 from equipoise.errors import BadInput
-from equipoise.measures.measure_table import MEASURES, OVERALL, PERFORMANCE, Gap, canonical_name
+from equipoise.measures.measure_table import MEASURES, OVERALL, PERFORMANCE, SUMMARIES, SUMMARY_FORMS, Gap, canonical_name
 from equipoise.specification import Specification, setting
 
 RANGE_STEPS = 18  # between the ends of a range, if no step is given
@@ -47,8 +47,15 @@ NONE_OF_THE_LABELS = "none of the labels"  # given instead of the name of a labe
 
 HARM = ("eod", "fpr_gap")  # the measures of missed findings and false alarms
 
-# The canonical name of a measure of an audit; an invalid one is an error before anything is computed.
-MeasureName = Annotated[Gap, AfterValidator(lambda measure: str(measure) if measure in OVERALL else canonical_name(measure, also=OVERALL))]
+REPORTED = (*OVERALL, *SUMMARIES)
+
+
+def _measure_name(measure: Gap) -> str:
+    """The canonical name of a measure of an audit; an invalid one is an error before anything is computed."""
+    return str(measure) if measure in REPORTED else canonical_name(measure, also=(*OVERALL, SUMMARY_FORMS))
+
+
+MeasureName = Annotated[Gap, AfterValidator(_measure_name)]
 
 
 class AuditSpec(Specification):
@@ -59,13 +66,13 @@ class AuditSpec(Specification):
     """
 
     measures: tuple[MeasureName, ...] | None = setting(
-        "Only this measure (spd, eod, fpr_gap, ppv_gap, ... or a sum of rates such as tpr-fpr), with an error for empty cells; repeat it "
-        "for more.",
+        "Only this measure (spd, eod, fpr_gap, ppv_gap, tpr_worst, auroc_gap, ... or a sum of rates such as tpr-fpr), with an error for "
+        "empty cells; repeat it for more.",
         None,
         flag="--measure",
     )
     also: tuple[MeasureName, ...] = setting("Measures in addition to the default ones.", ())
-    primary: tuple[MeasureName, ...] = setting(
+    primary: tuple[Annotated[Gap, AfterValidator(canonical_name)], ...] = setting(
         "Measures that are tested; by default those of missed findings and false alarms, or those of --measure.", ()
     )
     intersections: bool = setting("Also audit the intersections of several group columns.", True, flag="--intersections")
@@ -121,7 +128,12 @@ class AuditSpec(Specification):
     @property
     def gaps(self) -> tuple[str, ...]:
         """The gaps among the measures."""
-        return tuple(m for m in self.wanted if m not in OVERALL)
+        return tuple(m for m in self.wanted if m not in REPORTED)
+
+    @property
+    def summaries(self) -> tuple[str, ...]:
+        """The summaries of groups among the measures: ratios, ranges, worst groups, and differences in measures of scores."""
+        return tuple(m for m in self.wanted if m in SUMMARIES)
 
     @property
     def performance(self) -> tuple[str, ...]:

@@ -131,7 +131,7 @@ def audit_facts(subject: Audit) -> list[Fact]:
     """All numbers of an audit that a condition can test."""
     facts = [Fact("findings", {"value": float(subject.findings)})]
     for label, audit in subject.prefixed.items():
-        facts += gap_facts(audit.gaps.to_dict("records"), label)
+        facts += gap_facts([*audit.gaps.to_dict("records"), *audit.summaries.to_dict("records")], label)
         for group, row in audit.groups.iterrows():
             where = (label, "", str(row["attribute"]), str(group))
             few = str(row["few"]).split(", ")

@@ -50,6 +50,7 @@ from equipoise.measures.score_measures import (
     operating_points,
     sample_of,
 )
+from equipoise.measures.summaries import headlines_of, summaries_of
 from equipoise.measures.thresholds import DescribedRule, Rule
 
 if TYPE_CHECKING:
@@ -165,6 +166,12 @@ class AttributeEstimates:
         none = self.moments.gap({"selection_rate": 1.0})[:0]  # for an audit without gaps
         return concatenate_sums([none, *(self.moments.gap(measure_of(name).coefficients) for name in self.measures)])
 
+    def summaries(self, spec: AuditSpec) -> pd.DataFrame:
+        """The summaries of the groups that were asked for."""
+        of_scores = {"auroc": self.aurocs} | ({} if self.measured is None else self.measured[1])
+        levels = self.shown.attribute.levels
+        return summaries_of(spec.summaries, self.shown.attribute.name, levels, self.moments, of_scores, spec)
+
 
 def _label_audit(
     source: Source,
@@ -209,6 +216,10 @@ def _label_audit(
         **rest,
     )
     empty = {name: partial(pd.DataFrame, columns=columns) for name, columns in (("curves", CURVE_COLUMNS), ("by_threshold", BY_THRESHOLD))}
+    if spec.summaries:
+        summaries = pd.concat([each.summaries(spec) for each in estimates], ignore_index=True)
+        empty["summaries"] = summaries.copy
+        audit = replace(audit, estimates=audit.estimates | headlines_of(summaries))
     empty["permutation"] = partial(pd.DataFrame, {"p_permutation": np.full(len(audit.gaps), np.nan)})
 
     def curves() -> pd.DataFrame:

@@ -50,6 +50,7 @@ class Estimate:
     clear: bool = False  # whether the adjusted p-value makes the gap a finding
     patients: int = 0  # in the smaller of the two groups compared
     few: bool = False  # fewer than 30 patients in one of them; effective patients, if their rows or weights are unequal
+    direction: str = "group minus reference"
 
     @classmethod
     def each(cls, ends: Iterable[FloatArray]) -> "list[Estimate]":
@@ -69,8 +70,8 @@ class Estimate:
     def __str__(self) -> str:
         if np.isnan(self.value):
             return self.note or INSUFFICIENT_DATA
-        versus = f" ({self.group} minus {self.reference})" if self.group else ""
-        sign = "+" if self.group else ""
+        named = self.direction.replace("group", self.group).replace("reference", self.reference) if self.reference else self.group
+        versus, sign = f" ({named})" if self.group else "", "+" if self.group and "minus" in self.direction else ""
         return f"{self.value:{sign}.3f} [{self.low:{sign}.3f}, {self.high:{sign}.3f}]{versus}"
 
     def to_dict(self) -> dict[str, object]:
@@ -80,7 +81,7 @@ class Estimate:
             numbers |= {name: getattr(self, name) for name in GAP_NUMBERS}
         plain: dict[str, object] = {k: None if np.isnan(v) else v for k, v in numbers.items()}
         if self.group:
-            plain |= {"group": self.group, "reference": self.reference, "direction": "group minus reference"}
+            plain |= {"group": self.group, "reference": self.reference, "direction": self.direction}
             plain |= {"clear": self.clear, "patients": self.patients, "few": self.few}
         return plain | ({"note": self.note} if self.note else {})
 

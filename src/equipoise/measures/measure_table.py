@@ -4,7 +4,7 @@ A rate is a share of positive decisions given a label; a gap is a signed sum of 
 
 A gap compares a group with the reference: `rate[other] - rate[reference]`. To add a measure, add an entry to this table, with its words. A
 sum of rates can be used wherever a measure is named: `"tpr-fpr"`, `"0.5*tpr + 0.5*fpr"`, `{"tpr": 0.5, "fpr": 0.5}`. Predictive values are
-not sums of rates: their denominators are decisions, so they are quotients (QUOTIENTS).
+not sums of rates: their denominators are decisions, so they are quotients.
 """
 
 import math
@@ -225,6 +225,74 @@ RATES_COMPARED = {each.rate: name for name, each in MEASURES.registered.items() 
 
 Gap = str | Mapping[str, float]  # a name from MEASURES, or a signed sum of rates
 
+
+class Summary(NamedTuple):
+    """A measure of groups that is no signed sum of rates: it is reported with its interval, and is no goal of a repair.
+
+    It is known by its form: a rate, or a measure of the scores, and how the groups are compared, as in `tpr_ratio` or `auroc_worst`.
+    """
+
+    name: str
+    rate: str  # as in `Audit.groups`
+    how: str  # of HOW_COMPARED
+
+    @property
+    def of_each_group(self) -> bool:
+        """Whether every group is compared with the reference; otherwise it is one number for all groups of an attribute."""
+        return self.how in ("gap", "ratio")
+
+    @property
+    def of_scores(self) -> bool:
+        """Whether it is one of the scores, whatever the threshold."""
+        return self.rate in COMPARED_SCORES.values()
+
+    @property
+    def is_ratio(self) -> bool:
+        """Whether groups do not differ at 1 instead of 0."""
+        return self.how in ("ratio", "min_ratio")
+
+
+HOW_COMPARED = {  # how groups are compared, in words; {} is the rate
+    "gap": "difference in {}",
+    "ratio": "ratio of {}",
+    "range": "{}, highest minus lowest",
+    "min_ratio": "{}, lowest divided by highest",
+    "worst": "{}, worst group",
+}
+COMPARED_SCORES = {"auroc": "auroc", "brier": "brier", "calibration": "calibration_in_the_large"}  # measures of scores by their short names
+WORSE_IF_HIGHER = ("fpr", "fnr", "brier")
+SUMMARIES: dict[str, Summary] = {
+    **{f"{rate}_{how}": Summary(f"{rate}_{how}", rate, how) for how in ("ratio", "min_ratio", "range", "worst") for rate in GROUP_RATES},
+    **{
+        f"{short}_{how}": Summary(f"{short}_{how}", rate, how)
+        for how in ("gap", "range", "worst")
+        for short, rate in COMPARED_SCORES.items()
+        if (short, how) != ("calibration", "worst")
+    },
+}
+SUMMARY_FORMS = "a rate with _ratio, _min_ratio, _range or _worst, such as tpr_worst, or auroc_gap, brier_gap, calibration_gap"
+
+
+def not_a_goal(name: str) -> str:
+    """Why a summary of groups is no goal of a repair, and what can be one instead.
+
+    >>> not_a_goal("tpr_worst").partition(": ")[0]
+    'tpr_worst is reported by audits, and neither tested in a family nor the goal of a repair'
+    """
+    summary = SUMMARIES[name]
+    if summary.of_scores:
+        why = "it does not depend on decisions, which a goal changes"
+    else:
+        difference = next((gap for gap in MEASURES if MEASURES[gap].rate == summary.rate), "eod")
+        limits = {"tpr": "keep = { tpr = 0.8 }", "fpr": "max_rate = { fpr = 0.2 }", "selection_rate": "max_rate = { selection = 0.3 }"}
+        limit = limits.get(COMPLEMENTS.get(summary.rate, summary.rate))
+        why = f"the difference in the same rate is {difference}" + (
+            f", and a goal limits the rate of every group by {limit}" if limit else ""
+        )
+    possible = f"Possible are {', '.join(MEASURES)}, and sums of rates such as tpr-fpr"
+    return f"{name} is reported by audits, and neither tested in a family nor the goal of a repair: {why}. {possible}"
+
+
 _RATE_WORDS = {"selection": "share decided positive", "tpr": "sensitivity", "fpr": "false positive rate"}
 _TERM = re.compile(r"\s*([+-]?)\s*(?:(\d+(?:\.\d*)?(?:e[+-]?\d+)?|\.\d+)\s*\*?\s*)?([a-z_]+)\s*", re.IGNORECASE)
 
@@ -289,6 +357,8 @@ def _parsed(text: str, also: Iterable[str]) -> dict[str, float]:
     while at < len(text) and (match := _TERM.match(text, at)) and (match[1] or not at):  # a sign is required between two terms
         matches.append(match)
         at = match.end()
+    if text in SUMMARIES:
+        raise BadInput(not_a_goal(text))
     if at < len(text) or not matches or (len(matches) == 1 and not matches[0][2] and not matches[0][1] and matches[0][3] not in RATES):
         sums = f"or a signed sum of the rates {', '.join(RATES)}, such as 'tpr-fpr' or '0.5*tpr+0.5*fpr'"
         raise UnknownName("measure", text, [*MEASURES, *also, sums])

@@ -153,7 +153,7 @@ def _label_page(s: LabelSections, origin: Origin | None, paper: bool) -> doc.Doc
         wanted = {*FIRST_MEASURES, *rows["measure"][rows["clear"].astype(bool)]} if paper else set(rows["measure"])
         shown = [measure for measure in distinct(rows["measure"].unique()) if measure in wanted]
         further = [*s.within(name), *s.adjudicated(name), *(s.shrunken(name) if audit.settings.shrink else [])]
-        return [s.gaps(rows, name, shown), *further]
+        return [*([s.gaps(rows, name, shown)] if len(rows) else []), *s.summaries(name), *further]
 
     def groups(name: str) -> list[Part]:
         made = s.rates(name, HEADLINE)
@@ -179,7 +179,7 @@ def _label_page(s: LabelSections, origin: Origin | None, paper: bool) -> doc.Doc
         *(["Rates, differences and curves are weighted by the sample weights; counts are rows."] if audit.weighted else []),
         *row_notes(audit, s.called),
     ]
-    clear, differ = _clear_gaps(s, drawn), bool(set(drawn) & set(audit.gaps["attribute"]))
+    clear, differ = _clear_gaps(s, drawn), bool(set(drawn) & {*audit.gaps["attribute"], *audit.summaries["attribute"]})
     cohort = [] if paper else by_attribute(lambda name: [s.cohort(name)], headed=False)
     calibrated, useful = by_attribute(calibration), by_attribute(curves)
     about_scores = "does a score mean the same in every group; AUROC and fixed operating points"

@@ -14,6 +14,7 @@ from equipoise.measures import (
     GROUP_MEASURES,
     OVERALL_SCORE_MEASURES,
     SCORE_MEASURES,
+    SUMMARIES,
     Audit,
     AuditSpec,
     Estimate,
@@ -33,6 +34,7 @@ from equipoise.report.wording.names import (
     group_words,
     lacking_words,
     rate_title,
+    summary_kind,
 )
 
 SCREEN_GROUPS, SCREEN_GAPS = 10, 9  # rows of each table on one screen of a terminal
@@ -134,7 +136,7 @@ def row_notes(audit: LabelAudit, called: Called) -> list[Words]:
 def _chosen(rows: pd.DataFrame, attribute: str | None, measures: Iterable[str] = ()) -> pd.DataFrame:
     """The rows of one attribute, or of all, and of some measures, or of all that do not mirror each other."""
     chosen = rows if attribute is None or not len(rows) else rows[rows["attribute"] == attribute]
-    if "measure" not in chosen:
+    if "measure" not in chosen or (chosen["measure"].isin(SUMMARIES).any() and not measures):
         return chosen
     return chosen[chosen["measure"].isin([*measures] or distinct(chosen["measure"].unique()))]
 
@@ -219,6 +221,20 @@ class LabelSections:
         caption = f"Differences in percentage points, plain and shrunken (empirical Bayes), the latter with {self.level} intervals"
         title = Text("Shrunken differences (empirical Bayes)", "heading")
         return [title, Text(wording.SHRINKAGE, "notes"), table(caption, heads, rows, style="shrunken")] if rows else []
+
+    def summaries(self, attribute: str) -> list[Part]:
+        """Ratios, ranges, worst groups and differences in measures of scores, of those that were asked for."""
+        rows = []
+        for row in _chosen(self.audit.summaries, attribute).itertuples():
+            groups = [Span(self.called(group)) for group in (row.group, row.reference) if group]
+            named: Words = (*groups[:1], *((" / " if SUMMARIES[row.measure].is_ratio else " minus ", groups[1]) if groups[1:] else ()))
+            value = Estimate(row.value, row.low, row.high, few=bool(row.few), note=str(row.note))
+            rows.append(
+                (sentence(gap_words(row.measure)), named, Cell(value=value, kind=summary_kind(row.measure)), p_value_words(row.p_value))
+            )
+        caption = ("Groups compared, by ", Span(attribute), f": ratios as they are, otherwise in percent or points, {self.level} intervals")
+        heads = ["Compared", Column("Groups", style="text"), "Value", Column("p, not adjusted", least=NARROW)]
+        return [table(caption, heads, rows)] if rows else []
 
     def within(self, attribute: str | None = None, measures: Iterable[str] = ()) -> list[Part]:
         """Differences among comparable patients next to those of all, of one attribute or of all; nothing if the rows have no strata."""
@@ -339,6 +355,7 @@ class LabelSections:
             *([Text(f"{sentence(', '.join(values))}.")] if values else []),
             *(Text(""), table(f"Groups, with {self.level} intervals", heads, rows)),
             *((Text(""), self.gaps(gaps).only(0, 1, 4)) if len(gaps) else ()),
+            *(part for name in self.single for part in (Text(""), *self.summaries(name)) if len(audit.summaries)),
             *(part for name in self.single for part in (Text(""), *self.within(name, FIRST_MEASURES)) if len(audit.within)),
             *(part for name in self.single for part in (Text(""), *self.adjudicated(name, FIRST_MEASURES)) if len(audit.label_gaps)),
             *(Text(""), Items([*row_notes(self.audit, self.called), *wording.sampled_words(audit), legend])),
@@ -350,7 +367,7 @@ class LabelSections:
         parts = [self.head(), *(self.answer() if len(audit.gaps) else []), *self.performance()]
         parts += [part for name in self.groups for part in (self.cohort(name), self.rates(name, ALL_RATES))]
         parts += [self.gaps(rows, str(name)) for name, rows in audit.gaps.groupby("attribute", sort=False)]
-        parts += [part for name in self.groups for part in (*self.within(name), *self.adjudicated(name))]
+        parts += [part for name in self.groups for part in (*self.summaries(name), *self.within(name), *self.adjudicated(name))]
         parts += [self.curves()] if audit.curves["net_benefit"].notna().any() else []
         notes = [*row_notes(self.audit, self.called), *wording.sampled_words(audit)]
         for (group, lacking), attribute in zip(audit.groups["lacking"].items(), audit.groups["attribute"], strict=True):

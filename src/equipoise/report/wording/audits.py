@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from equipoise.data import CONFLICTS, GroupConflicts
-from equipoise.measures import FEW_PATIENTS, Audit, Estimate, LabelAudit
+from equipoise.measures import FEW_PATIENTS, SUMMARIES, Audit, Estimate, LabelAudit
 from equipoise.report.text import amount, percent, plural, printable, sentence, short_name
 from equipoise.report.wording.names import PERFORMANCE_WORDS, RATE_WORDS, GroupNames, distinct, gap_words, performance_words
 
@@ -400,7 +400,8 @@ def condition_words(condition: "Condition", verdict: "Verdict") -> str:
     if verdict.holds:
         reasons = []
         for clause, fact, value in verdict.why:
-            groups = f" of {fact.group} minus {fact.reference}" if fact.reference else f" of {fact.group}" if fact.group else ""
+            against = "divided by" if fact.name in SUMMARIES and SUMMARIES[fact.name].is_ratio else "minus"
+            groups = f" of {fact.group} {against} {fact.reference}" if fact.reference else f" of {fact.group}" if fact.group else ""
             where = "".join(f", {place}" for place in fact.where[:2] if place)  # the label, and the compared model
             name = fact.name if clause.field == "value" else f"{fact.name}.{clause.field}"
             state = "holds" if not clause.operator else f"is {value:.4g}"

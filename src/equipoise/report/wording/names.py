@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from equipoise.data import Attribute
 from equipoise.errors import BadInput, UnknownName, raise_all
-from equipoise.measures import GROUP_MEASURES, MEASURES, SCORE_MEASURES, lacking_note, measure_of, missed_case_worth
+from equipoise.measures import (
+    GROUP_MEASURES,
+    HOW_COMPARED,
+    MEASURES,
+    SCORE_MEASURES,
+    SUMMARIES,
+    lacking_note,
+    measure_of,
+    missed_case_worth,
+)
 from equipoise.report.text import percent, short_name
 
 if TYPE_CHECKING:
@@ -101,10 +110,18 @@ def share_words(measure: str) -> tuple[str, str]:
 def gap_words(measure: str) -> str:
     """A measure in a few words.
 
-    >>> gap_words("tpr-0.5fpr")
-    'sensitivity - 0.5 times false positive rate'
+    >>> gap_words("tpr-0.5fpr"), gap_words("tpr_worst")
+    ('sensitivity - 0.5 times false positive rate', 'sensitivity, worst group')
     """
+    if measure in SUMMARIES:
+        return HOW_COMPARED[SUMMARIES[measure].how].format(RATE_WORDS[SUMMARIES[measure].rate].name)
     return MEASURES[measure].short if measure in MEASURES else _spelled(measure)
+
+
+def summary_kind(measure: str) -> str:
+    """The format of a summary of groups (see `text.amount`)."""
+    summary = SUMMARIES[measure]
+    return RATE_WORDS[summary.rate].kind if summary.how == "worst" else "number" if summary.is_ratio else "points"
 
 
 def _spelled(measure: str) -> str:
