@@ -30,10 +30,12 @@ import equipoise as eq
 from equipoise.data import Attribute, Scores
 from equipoise.measures import GAPS, AuditSpec, PairedDecisions, measure_of
 from equipoise.measures.audit_spec import thresholds_of
+from equipoise.measures.calibration import ScoredRows
 from equipoise.measures.estimation import detectable_gaps, estimate_performance
+from equipoise.measures.intervals import Limits
 from equipoise.measures.measure_table import PERFORMANCE
 from equipoise.measures.moments import Moments, moments_of
-from equipoise.measures.score_measures import aurocs, binned_error, decision_curves, estimate_scores
+from equipoise.measures.score_measures import aurocs, binned_error, decision_curves, estimate_scores, operating_points
 
 FloatArray = npt.NDArray[np.float64]
 CDF, QUANTILE = np.vectorize(NormalDist().cdf, otypes=[float]), NormalDist().inv_cdf
@@ -286,6 +288,9 @@ def hits_of(samples: Sequence[Sample], world: World) -> Iterator[Hit]:
     for name, limits in limits_of_scores.items():
         for k in np.flatnonzero(~np.isnan(limits.value)):
             yield "score of a group", name, NAMES[k % groups], world.group(k % groups)[name], limits.low[k], limits.high[k], wrong[k]
+    for name, limits in operating_limits(rows, settings).items():
+        for k in np.flatnonzero(~np.isnan(limits.value)):
+            yield "score of a group", name, NAMES[k % groups], world.group(k % groups)[name], limits.low[k], limits.high[k], wrong[k]
     error = binned_error(rows, settings.level, settings.seed, settings.min_patients)
     for k in range(0, many, groups):  # the reference is calibrated
         if not np.isnan(error.value[k]):
@@ -313,6 +318,12 @@ def hits_of(samples: Sequence[Sample], world: World) -> Iterator[Hit]:
                     yield "gap", measure, NAMES[g], world.gap(measure, g), low[g - 1], high[g - 1], min(events[0], events[g])
         for repair in NOISE:
             yield from changes_of(mine, sample.before, getattr(sample, repair), repair, world, settings)
+
+
+def operating_limits(rows: ScoredRows, settings: AuditSpec) -> dict[str, Limits]:
+    """The sensitivity of each group at a fixed specificity, and the reverse."""
+    points = operating_points(rows, settings.specificity, settings.sensitivity, settings.level, settings.min_patients)
+    return dict(zip(("sensitivity_at_specificity", "specificity_at_sensitivity"), points, strict=True))
 
 
 RANKED = ("auroc", "average_precision")
