@@ -247,19 +247,19 @@ class Repairable:
             return mlp.Blockwise(parameters, rate)
         return mlp.TorchSteps(mlp.OPTIMISERS.get(name, torch.optim.SGD)(parameters, lr=rate, fused=self.device.type == "cuda"), rate)
 
-    def _state(self) -> list[Tensor]:
+    def state(self) -> list[Tensor]:
         """Everything that fine-tuning changes: parameters that are not frozen, and running statistics."""
         return [*(p.data for p in self._trainable()), *self.model.buffers()]
 
     def mark(self) -> None:
         """Copies the present state, with the moments of its optimisers, for `restore`."""
-        self._marked = copy_tensors(self._state(), self._marked)
+        self._marked = copy_tensors(self.state(), self._marked)
         for optimiser in self._optimisers:
             optimiser.mark()
 
     def restore(self) -> None:
         """Restores the state, with the moments of its optimisers, of the last mark."""
-        copy_tensors(self._marked, self._state())  # in place: recorded steps read these tensors
+        copy_tensors(self._marked, self.state())  # in place: recorded steps read these tensors
         for optimiser in self._optimisers:
             optimiser.restore()
 
@@ -423,7 +423,7 @@ class RepairableMLP(Repairable):
             raise BadInput("adamw is for networks other than the paper's MLP; use adam")
         return {"adam": mlp.FlatAdam, "blockwise": mlp.FlatBlockwise}.get(name, mlp.FlatSteps)(self.flat, rate)
 
-    def _state(self) -> list[Tensor]:
+    def state(self) -> list[Tensor]:
         return self.flat.state()
 
     def units(self, pattern: str | Sequence[str], granularity: str = "unit") -> int:
