@@ -1,6 +1,6 @@
 """The rows of finished runs of literature.toml, one per data set, measure, method and split, as experiments/literature/rows.csv.
 
-    python experiments/literature/collect.py runs/literature [MORE FOLDERS]
+python experiments/literature/collect.py runs/literature [MORE FOLDERS]
 """
 
 import sys
