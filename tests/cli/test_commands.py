@@ -64,7 +64,7 @@ def test_out_holds_what_json_prints_and_where_it_comes_from(run, tmp_path):
     shown = json.loads(printed)
     assert saved.pop("checksum") != shown.pop("checksum")  # which covers the provenance
     assert saved == shown
-    assert origin["files"] == {"scores.csv": hashlib.sha256((tmp_path / "scores.csv").read_bytes()).hexdigest()}
+    assert origin["hashes"] == {"scores.csv": hashlib.sha256((tmp_path / "scores.csv").read_bytes()).hexdigest()}
 
 
 def test_the_seed_determines_the_result(run):

@@ -69,7 +69,7 @@ def test_run_json_holds_what_is_needed_to_reproduce_the_run(table, tmp_path):
     assert run["command"].startswith("equipoise debias local.csv --label sick --group sex")
     assert "repair.seed=3" in run["command"]
     assert run["seed"] == 3
-    assert set(run["versions"]) == {"equipoise", "torch", "numpy", "pandas", "python"}
+    assert set(run["versions"]) == {"equipoise", "torch", "numpy", "pandas", "scipy", "python"}
     assert run["hashes"] == {name: sha256((tmp_path / name).read_bytes()) for name in ("local.csv", "nested.pt", "net.py")}
     assert run["model"]["load"] == f"{tmp_path / 'net.py'}:build"
     assert run["inputs"]["features"] == ["a", "b", "c"]

@@ -63,7 +63,7 @@ def test_json_holds_one_record_per_layer_and_nothing_else_changes(run):
     found = json.loads(out)
     assert found == json.loads(Path("result.json").read_text())
     layers, origin = found.pop("encoding"), found.pop("provenance")  # of --out
-    assert list(origin["files"]) == ["data.csv"]
+    assert list(origin["hashes"]) == ["data.csv"]
     assert found | {"checksum": ""} == plain | {"checksum": ""}
     assert [row["layer"] for row in layers] == ["inputs", "2", "output"]
     assert layers[0]["auroc"] == 1.0

@@ -6,18 +6,19 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pandas as pd
 import pytest
 from lxml import html
 
+from equipoise.comparison import Provenance
 from equipoise.data import LabelKind, Scores
 from equipoise.errors import BadInput
 from equipoise.measures import AuditSpec, Threshold, audit_labels
 from equipoise.measures.audit import audit_from
-from equipoise.report import Origin, write_audit_page
+from equipoise.report import write_audit_page
 from equipoise.report.audit_pages import MOST_GROUPS, calibration_panels
 from equipoise.report.audits import LabelSections
 from equipoise.report.text import MINUS, amount
@@ -97,9 +98,9 @@ def test_calibration_is_drawn_from_parts_of_at_least_five_patients_and_is_right(
 
 
 def test_the_page_from_the_json_is_the_same_page(found):
-    origin = Origin.now(arguments=["equipoise", "audit", "some.csv"])
+    origin = Provenance.now(arguments=["equipoise", "audit", "some.csv"])
     again = audit_from(json.loads(json.dumps(found[1].to_dict())))
-    assert audit_page(again, NAMES, Origin.of(origin.model_dump())) == audit_page(found[1], NAMES, origin)
+    assert audit_page(again, NAMES, Provenance.of(asdict(origin))) == audit_page(found[1], NAMES, origin)
 
 
 def test_the_data_of_the_slider_single_out_nobody(found):
@@ -120,13 +121,13 @@ def test_it_says_where_it_comes_from_and_can_be_signed(tmp_path, found):
     folder = tmp_path / "parts"
     folder.mkdir()
     (folder / "one.csv").write_text("a\n")
-    origin = Origin.now(arguments=["equipoise", "audit", str(table)], files=[table, folder])
-    page = audit_page(found[1], origin=origin)
+    origin = Provenance.now(arguments=["equipoise", "audit", str(table)], files=[table, folder])
+    page = audit_page(found[1], provenance=origin)
     assert says(page, "equipoise audit rows.csv", hashlib.sha256(b"a\n1\n").hexdigest())
     assert str(tmp_path) not in page
     assert {"signoff", "limits", "method"} <= {section.get("id") for section in html.fromstring(page).xpath("//section")}
-    assert any("1 files" in name for name in origin.files)
-    assert Origin.of(None) is None
+    assert any("1 files" in name for name in origin.hashes)
+    assert Provenance.of(None) is None
 
 
 def test_names_of_a_hostile_file_are_text_and_only_the_pages_own_script_may_run():

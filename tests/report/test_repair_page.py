@@ -202,7 +202,7 @@ def test_tables_hold_the_numbers_of_the_findings():
         assert amount(method.gap.value, "points") in read.words("explorer")
     for counts in found.affected[0].counts:
         assert f"{counts.detected:,.0f}" in read.words("affected")
-    assert "sha256 " + "9f" * 32 in read.words("method")
+    assert "SHA-256 " + "9f" * 32 in read.words("method")
     assert case.provenance.command in read.words("method")
     assert [limit for limit in case.provenance.limits if not says(read.words("method"), limit)] == []
     assert case.result.candidate.rule.describe() in read.words("method")

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from equipoise import case as cases
-from equipoise import measures, report
+from equipoise import comparison, measures, report
 from equipoise.cli import console
 from equipoise.cli.console import FailIfOption, JsonOption, PdfOption, SaveOption, out, say
 from equipoise.cli.options import CaseArgument, takes_case
@@ -80,10 +80,10 @@ def audit(
     if save or page or pdf:
         spec, model = asked.audit_spec, asked.model
         paths = [path for path in (asked.table, spec.valid, asked.data.train, model.weights, model.check_scores) if path is not None]
-        origin = report.Origin.now(arguments=console.typed(ctx), files=paths, inputs=lines, group_names=words)
-        document["provenance"] = origin.model_dump()
+        provenance = comparison.Provenance.now(arguments=console.typed(ctx), files=paths, limits=lines, group_names=words)
+        document["provenance"] = dict(vars(provenance))
         for place in filter(None, (page, pdf)):
-            report.write_audit_page(result.audit, place, group_names=words, origin=origin)
+            report.write_audit_page(result.audit, place, group_names=words, provenance=provenance)
     if save:
         write_text(save, console.to_json(measures.with_checksum(document)) + "\n")
     if figures:

@@ -4,10 +4,7 @@ from .baseline import with_baselines as with_baselines
 from .changes import Changes as Changes
 from .changes import change_facts as change_facts
 from .comparisons import ORIGINAL as ORIGINAL
-from .comparisons import STRICT as STRICT
 from .comparisons import Comparison as Comparison
-from .comparisons import Provenance as Provenance
-from .comparisons import Text as Text
 from .comparisons import baseline_of as baseline_of
 from .comparisons import choose_candidate as choose_candidate
 from .comparisons import compare as compare
@@ -28,3 +25,6 @@ from .options import Exchange as Exchange
 from .options import Option as Option
 from .options import RepairLimits as RepairLimits
 from .options import limits_of as limits_of
+from .provenance import STRICT as STRICT
+from .provenance import Provenance as Provenance
+from .provenance import Text as Text

@@ -1,4 +1,3 @@
-from .audit_pages import Origin as Origin
 from .audits import audit_parts as audit_parts
 from .changes import changes_screen as changes_screen
 from .changes import monitoring_screen as monitoring_screen

@@ -1,24 +1,14 @@
-"""The page of an audit: of one label, with its figures and controls; or the overview of several, with a matrix of labels by groups.
-
-It records the origin of the audit.
-"""
+"""The page of an audit: of one label, with its figures and controls; or the overview of several, with a matrix of labels by groups."""
 
 import math
-import platform
-import shlex
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, ValidationError
 
-from equipoise import __version__
-from equipoise.disk import sha256, sha256_of, without_folders
+from equipoise.comparison import Provenance
 from equipoise.measures import Audit, Estimate, LabelAudit, group_estimate
 from equipoise.report import document as doc
 from equipoise.report.audits import (
@@ -42,74 +32,22 @@ MOST_CLEAR = 12  # clear differences in the table of the answer
 MOST_GROUPS = 40  # of an attribute with rates and differences on axes; attributes with more are in the explorer only
 PANELS_ON_PAPER = 6  # figures of an attribute
 LEAST_WIDTH = 0.05  # of the colour scale of a matrix
-LIBRARIES = ("numpy", "pandas", "scipy", "torch")  # whose versions are recorded
-
-
-class Origin(BaseModel):
-    """Everything that is needed to reproduce an audit; its JSON and its pages record it."""
-
-    model_config = ConfigDict(frozen=True, coerce_numbers_to_str=True)
-    command: str = ""
-    when: str = ""  # ISO date and time
-    versions: dict[str, str] = {}
-    files: dict[str, str] = {}  # name: SHA-256
-    inputs: tuple[str, ...] = ()  # preprocessing of images, and whether the scores were compared with known ones
-    group_names: dict[str, str] = {}  # the user's words, for a page that is written again
-
-    @classmethod
-    def now(
-        cls,
-        *,
-        arguments: Sequence[str] = (),
-        files: Iterable[Path] = (),
-        inputs: Sequence[str] = (),
-        group_names: Mapping[str, str] | None = None,
-    ) -> "Origin":
-        """The origin of an audit that is made now: its command line without folders, versions, and the SHA-256 of its files.
-
-        The SHA-256 of a folder is that of the names and sizes of its files.
-        """
-        versions = {name: str(sys.modules[name].__version__) for name in LIBRARIES if hasattr(sys.modules.get(name), "__version__")}
-        return cls(
-            command=shlex.join(map(without_folders, arguments)),
-            when=datetime.now(UTC).isoformat(timespec="seconds"),
-            versions={"equipoise": __version__, **versions, "python": platform.python_version()},
-            files=dict(map(_file_checksum, files)),
-            inputs=tuple(inputs),
-            group_names=dict(group_names or {}),
-        )
-
-    @classmethod
-    def of(cls, plain: object) -> "Origin | None":
-        """The origin in the JSON of an audit; None if it has none, or something else."""
-        try:
-            return cls.model_validate(plain)
-        except ValidationError:
-            return None
-
-
-def _file_checksum(path: Path) -> tuple[str, str]:
-    if path.is_file():
-        return path.name, sha256_of(path)
-    files = sorted(file for file in path.rglob("*") if file.is_file())
-    listing = "\n".join(f"{file.relative_to(path).as_posix()} {file.stat().st_size}" for file in files)
-    return f"{path.name} (names and sizes of {len(files):,} files)", sha256(listing.encode())
 
 
 def audit_document(
     audit: Audit,
     names: Mapping[str, str] | None = None,
-    origin: Origin | None = None,
+    provenance: Provenance | None = None,
     links: Mapping[str, str] = {},
     *,
     paper: bool = False,
 ) -> doc.Document:
     """The report of an audit: the page of its label, or the overview of several, whose pages are `links`; shorter on `paper`."""
     first = LabelSections(next(iter(audit.labels.values())), names)
-    return _label_page(first, origin, paper) if len(audit.labels) == 1 else _overview(audit, first, origin, links)
+    return _label_page(first, provenance, paper) if len(audit.labels) == 1 else _overview(audit, first, provenance, links)
 
 
-def _overview(audit: Audit, first: LabelSections, origin: Origin | None, links: Mapping[str, str]) -> doc.Document:
+def _overview(audit: Audit, first: LabelSections, provenance: Provenance | None, links: Mapping[str, str]) -> doc.Document:
     unflagged = wording.unflagged_words(audit.labels, audit.kind)
     measures = distinct(first.audit.gaps["measure"].unique())
     measures.sort(key=lambda measure: [*FIRST_MEASURES, measure].index(measure))
@@ -123,12 +61,12 @@ def _overview(audit: Audit, first: LabelSections, origin: Origin | None, links: 
         *([Section("underdiagnosis", "Underdiagnosis", "", underdiagnosis)] if underdiagnosis else []),
         *SIGNOFF,
     ]
-    values = _page_values(first, origin) | {"s": first, "all": audit, "decisions_words": wording.decisions_words(audit.labels)}
+    values = _page_values(first, provenance) | {"s": first, "all": audit, "decisions_words": wording.decisions_words(audit.labels)}
     values["overview_words"] = wording.overview_words(audit)
     return doc.Document("audits.html", "audit", audit.name, sections, values, first.called, first.few, contents=False)
 
 
-def _label_page(s: LabelSections, origin: Origin | None, paper: bool) -> doc.Document:
+def _label_page(s: LabelSections, provenance: Provenance | None, paper: bool) -> doc.Document:
     """The report for a committee, shorter on paper."""
     audit, most = s.audit, PANELS_ON_PAPER if paper else None
     threshold = None if paper else threshold_data(audit, s.called)
@@ -196,18 +134,18 @@ def _label_page(s: LabelSections, origin: Origin | None, paper: bool) -> doc.Doc
         *([] if paper else [Section("subgroups", "All groups and intersections", "every group by any rate, sorted and filtered")]),
         Section("method", "Method and provenance", "how intervals and tests are made; command, versions, checksums"),
     ]
-    values = {"s": s, "slider": threshold} | _page_values(s, origin)
+    values = {"s": s, "slider": threshold} | _page_values(s, provenance)
     scripts, data = ("svg.js", "page.js", "threshold.js", "subgroups.js"), {"threshold": threshold, "subgroups": subgroup_data(s)}
     return doc.Document("audit.html", "audit", audit.name, sections, values, s.called, s.few, scripts, data)
 
 
-def _page_values(s: LabelSections, origin: Origin | None) -> dict[str, Any]:
+def _page_values(s: LabelSections, provenance: Provenance | None) -> dict[str, Any]:
     """Values in the fixed text of the pages."""
     audit = s.audit
     return {
         "audit": audit,
-        "origin": origin,
-        "when": "" if origin is None else date_words(origin.when),
+        "provenance": provenance,
+        "when": "" if provenance is None else date_words(provenance.when),
         "limit_words": wording.LIMITS,
         "size": how_many(audit.rows, audit.patients),
         "decisions": AUDIT_DECISIONS,

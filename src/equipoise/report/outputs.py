@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from equipoise.comparison import Comparison
+from equipoise.comparison import Comparison, Provenance
 from equipoise.disk import folders, write_text
 from equipoise.measures import Audit, Monitoring, read_audit
 from equipoise.methods import Candidate
-from equipoise.report.audit_pages import Origin, audit_document
+from equipoise.report.audit_pages import audit_document
 from equipoise.report.audits import LabelSections, audit_screen, underdiagnosis_parts
 from equipoise.report.changes import changes_document, changes_screen, monitoring_document, monitoring_screen
 from equipoise.report.document import Document, Part, Scale, text_of
@@ -48,14 +48,14 @@ def write_page(value: object, path: Path, **_: Any) -> Path:
 
 
 @write_page.register
-def write_audit_page(audit: Audit, path: Path, *, group_names: Names = None, origin: Origin | None = None) -> Path:
+def write_audit_page(audit: Audit, path: Path, *, group_names: Names = None, provenance: Provenance | None = None) -> Path:
     """Writes an audit's report and returns its path.
 
     Of several labels, it is an overview, and the page of each label is written next to it; a PDF has the overview only.
 
     - `path`: a name that ends in .html or .pdf.
     - `group_names`: words for groups, such as {"F": "women"}.
-    - `origin`: the command, versions and files of the audit, which its page lists.
+    - `provenance`: the command, versions and files of the audit, which its page lists.
     """
     check_ending(path)
     links: dict[str, str] = {}
@@ -63,9 +63,9 @@ def write_audit_page(audit: Audit, path: Path, *, group_names: Names = None, ori
         for label, place in folders(path.parent, [*audit.labels]).items():
             own = Audit({label: replace(audit.labels[label], name=f"{label}, {audit.name}")}, audit.kind, audit.name)
             page = path.with_name(f"{path.stem}-{place.name}.html")
-            write_text(page, page_of(audit_document(own, group_names, origin)), follow=False)
+            write_text(page, page_of(audit_document(own, group_names, provenance)), follow=False)
             links[label] = quote(page.name)
-    return _written(path, lambda paper: audit_document(audit, group_names, origin, links, paper=paper))
+    return _written(path, lambda paper: audit_document(audit, group_names, provenance, links, paper=paper))
 
 
 @write_page.register
@@ -115,10 +115,10 @@ def write_audit_again(
     """
     source = Path(source)
     audit = read_audit(source)
-    origin = Origin.of(json.loads(source.read_text(encoding="utf-8")).get("provenance"))
-    names = group_names or (None if origin is None else origin.group_names)
+    provenance = Provenance.of(json.loads(source.read_text(encoding="utf-8")).get("provenance"))
+    names = group_names or (None if provenance is None else provenance.group_names)
     paths = [Path(name) for name in (page, pdf) if name is not None] or [source.with_suffix(".html")]
-    return [write_audit_page(audit, path, group_names=names, origin=origin) for path in paths]
+    return [write_audit_page(audit, path, group_names=names, provenance=provenance) for path in paths]
 
 
 def copy_report(content: bytes, source: Path, page: str | Path | None, pdf: str | Path | None) -> list[Path]:
