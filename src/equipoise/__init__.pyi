@@ -13,6 +13,7 @@ from .errors import BadInput as BadInput
 from .errors import EquipoiseError as EquipoiseError
 from .measures import Audit as Audit
 from .measures import history as history
+from .measures import plan as plan
 from .measures import read_audit as read_audit
 from .methods import Candidate as Candidate
 from .methods import Goal as Goal

@@ -23,6 +23,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "compare": eq.compare,  # of tables or audits; eq.history(path).monitor() of a history
     "apply": eq.Bundle.load,  # .decide(rows)
     "report": write_again,  # eq.read_audit("audit.json").report("audit.html")
+    "plan": eq.plan,
     "data list": studies.CATALOGUE.values,
     "data check": studies.check_files,
     "data fetch": studies.fetch,

@@ -25,7 +25,18 @@ from equipoise import __version__
 from equipoise.cli.console import err, out, say, say_bad
 from equipoise.errors import STOPPED, BadInput, EquipoiseError, needing, raise_all
 
-COMMANDS = ("init", "audit", "debias", "apply", "compare", "report", "demo", "data", "study")  # files in this room and what they define
+COMMANDS = (
+    "init",
+    "audit",
+    "debias",
+    "apply",
+    "compare",
+    "report",
+    "plan",
+    "demo",
+    "data",
+    "study",
+)  # files in this room and what they define
 COMMAND_GROUPS = ("data", "study")  # commands that have commands of their own
 SHARED_COMMANDS = ("debias",)  # commands whose processes share their work, under torchrun
 APP_HELP = """Audit a trained classifier for group bias and repair it after training.

@@ -88,6 +88,9 @@ from .paired_changes import Shift as Shift
 from .paired_changes import performance_error as performance_error
 from .permutation import largest_gap_p_value as largest_gap_p_value
 from .permutation import p_values as p_values
+from .plan_spec import PlanSpec as PlanSpec
+from .planning import Plan as Plan
+from .planning import plan as plan
 from .score_measures import ALL_ROWS as ALL_ROWS
 from .score_measures import SCORE_MEASURES as SCORE_MEASURES
 from .score_measures import Ranking as Ranking

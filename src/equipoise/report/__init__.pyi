@@ -18,6 +18,7 @@ from .panels import Panel as Panel
 from .panels import add_panels as add_panels
 from .panels import share_panel as share_panel
 from .pdf import check_printer as check_printer
+from .plans import plan_screen as plan_screen
 from .repairs import overview as overview
 from .repairs import repair_document as repair_document
 from .repairs import repair_screen as repair_screen

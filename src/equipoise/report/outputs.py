@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from equipoise.comparison import Comparison, Provenance
 from equipoise.disk import folders, write_text
-from equipoise.measures import Audit, Monitoring, read_audit
+from equipoise.measures import Audit, Monitoring, Plan, read_audit
 from equipoise.methods import Candidate
 from equipoise.report.audit_pages import audit_document
 from equipoise.report.audits import LabelSections, audit_screen, underdiagnosis_parts
@@ -18,6 +18,7 @@ from equipoise.report.changes import changes_document, changes_screen, monitorin
 from equipoise.report.document import Document, Part, Scale, text_of
 from equipoise.report.pages import in_notebook, page_of, picture_of
 from equipoise.report.pdf import check_ending, is_paper, print_page, short_page
+from equipoise.report.plans import plan_document, plan_screen
 from equipoise.report.text import percent, short_name
 
 Names = Mapping[str, str] | None
@@ -84,6 +85,12 @@ def _monitoring_page(monitoring: Monitoring, path: Path, *, group_names: Names =
     return _written(path, lambda paper: monitoring_document(monitoring, group_names, paper=paper))
 
 
+@write_page.register
+def _plan_page(plan: Plan, path: Path, *, group_names: Names = None) -> Path:
+    """Writes the page of a plan and returns its path."""
+    return _written(path, lambda _: plan_document(plan, group_names))
+
+
 def write_figures(audit: Audit, folder: Path, *, group_names: Names = None) -> list[Path]:
     """Writes the figures of an audit's page as SVG into a folder, those of several labels into a folder for each; returns their paths.
 
@@ -140,6 +147,7 @@ def html_of(value: object) -> str:
 
 
 html_of.register(Audit, lambda audit: in_notebook(audit_screen(audit, most=MOST_LABELS)))
+html_of.register(Plan, lambda plan: in_notebook(plan_screen(plan)))
 html_of.register(Monitoring, lambda monitoring: _to_first_table(monitoring_screen(monitoring)))
 
 
