@@ -45,7 +45,6 @@ LONGEST = [
     "tests/cli/test_labels.py",
     "tests/methods/test_labels.py",
     "tests/cli/test_debias_goals.py",
-    "tests/studies/test_trajectories.py",
     "tests/methods/test_cross_fitted.py",
     "tests/methods/test_measures.py",
     "tests/cli/test_processes.py",

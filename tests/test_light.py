@@ -1,4 +1,4 @@
-"""Without torch, pillow, pyarrow and altair: tables of scores are audited, repaired and served; the rest names the pip command.
+"""Without torch, pillow and pyarrow: tables of scores are audited, repaired and served; the rest names the pip command.
 
 The packages are blocked in a process of its own. `make light` installs the wheel into an empty environment and measures it.
 """

@@ -19,7 +19,7 @@ from equipoise.methods import METHODS
 LIST = Path(__file__).with_name("surface.toml")
 DECISION = re.compile(r"kept|(added|dropped): \S.*|renamed to (?P<name>[^:]+)(: \S.*)?")
 SIGNED: dict[str, dict[str, str]] = tomllib.loads(LIST.read_text(encoding="utf-8"))
-HEAVY = ["torchvision", "matplotlib", "altair", "vl_convert", "plotly", "ray", "pydantic", "typer", "rich"]
+HEAVY = ["torchvision", "matplotlib", "plotly", "ray", "pydantic", "typer", "rich"]
 IMPORT = f"""
 import random, sys
 import numpy, torch

@@ -28,7 +28,7 @@ sys.path.insert(0, {str(ROOT / "docs/_build")!r})
 from pages import follow
 from pathlib import Path
 follow(Path({str(ROOT / "docs/how-to/repair-scores.md")!r}))
-found = sorted({{"torch", "torchvision", "pyarrow", "altair"}} & set(sys.modules))
+found = sorted({{"torch", "torchvision", "pyarrow"}} & set(sys.modules))
 sys.exit(f"imported: {{found}}" if found else 0)
 """
 

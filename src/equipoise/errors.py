@@ -92,7 +92,6 @@ class MissingExtra(EquipoiseError, ImportError):
 EXTRAS = {  # the extra of each package that not every use needs
     **dict.fromkeys(("torch", "torchvision", "safetensors", "PIL"), "torch"),
     "pyarrow": "parquet",
-    **dict.fromkeys(("altair", "vl_convert"), "studies"),
 }
 
 

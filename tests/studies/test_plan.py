@@ -334,7 +334,7 @@ def test_presets_are_valid(name: str) -> None:
 
 
 def test_import_equipoise_loads_no_pydantic() -> None:
-    code = "import sys, equipoise, equipoise.cli; sys.exit(any(name in sys.modules for name in ('pydantic', 'ray', 'altair')))"
+    code = "import sys, equipoise, equipoise.cli; sys.exit(any(name in sys.modules for name in ('pydantic', 'ray')))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -138,7 +138,7 @@ def study_show(
     as_json: JsonOption = False,
     csv: Annotated[Path | None, typer.Option(help="Also write rows, table and paired comparison as CSV into this folder.")] = None,
     latex: Annotated[Path | None, typer.Option(help="Also write the tables as LaTeX into this folder.")] = None,
-    figures: Annotated[Path | None, typer.Option(help="Also write the trajectories (PNG and SVG) into this folder.")] = None,
+    figures: Annotated[Path | None, typer.Option(help="Also write the trajectories (SVG) into this folder.")] = None,
 ) -> None:
     """Show the tables of a study, finished or not: mean and sd, best in bold, next to p-value and published number.
 

@@ -2,6 +2,7 @@ from .audits import audit_parts as audit_parts
 from .changes import changes_screen as changes_screen
 from .changes import monitoring_screen as monitoring_screen
 from .document import Column as Column
+from .document import Figures as Figures
 from .document import table as table
 from .model_card import cards as cards
 from .model_card import read_facts as read_facts
@@ -12,11 +13,14 @@ from .outputs import write_audit_page as write_audit_page
 from .outputs import write_figures as write_figures
 from .outputs import write_page as write_page
 from .pages import page_of as page_of
+from .pages import picture_of as picture_of
 from .pages import render as render
 from .panels import SHARES as SHARES
+from .panels import Axes as Axes
 from .panels import Panel as Panel
 from .panels import add_panels as add_panels
 from .panels import share_panel as share_panel
+from .panels import steps_within as steps_within
 from .pdf import check_printer as check_printer
 from .plans import plan_screen as plan_screen
 from .repairs import overview as overview

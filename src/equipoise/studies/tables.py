@@ -3,8 +3,8 @@ and the difference from it. For a terminal, as CSV and as LaTeX; on the test set
 of its pooled folds.
 
 Trajectories of its methods are drawn as in the paper's Figure 3: every split thin, the median over splits bold. The horizontal axis is in
-the unit of the method (units pruned, epochs). Bias is solid and dark, performance dashed and light, so that they differ in grayscale. The
-limits of the goal are dotted, and the chosen step of every split is marked on both of its lines.
+the unit of the method (units pruned, epochs). Bias is solid, performance dashed. The limits of the goal are dotted, and the chosen step of
+every split is marked on both of its lines.
 """
 
 import textwrap
@@ -20,15 +20,14 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from equipoise.disk import atomic_path, write_text
+from equipoise.disk import write_text
 from equipoise.methods import METHODS
-from equipoise.report import interval, p_value_words, plural, printable
+from equipoise.report import Axes, Figures, Panel, interval, p_value_words, picture_of, plural, printable, steps_within
 from equipoise.studies.plan import Plan
 from equipoise.studies.results import ROW_KEYS, SET_SIZES, StudyFolder
 from equipoise.studies.summary import ORIGINAL_METHOD, TABLE_DIGITS, compare_methods, published, published_sizes, read_pooled, study_table
 
 TEXT_WIDTH = 140  # of tables in a file, in characters
-PANELS_PER_LINE = 4  # of trajectories
 FAR_FEWER = 0.25  # of the paper's rows: with fewer, a warning is shown
 QUANTITIES = {"gap": "bias", "performance": "performance"}
 RANK_STYLES = {1: "bold", 2: "italic"}
@@ -43,9 +42,6 @@ COLUMN_WIDTHS = {
     "difference": 9,
 }  # of columns, with the space between them
 MOST_STEPS = 150  # drawn; a panel has a line per split, so more would only make the file large
-DARK, LIGHT, DARK_GREY = "#8c3a00", "#3bb08f", "#444444"  # dark orange and light green, as different in lightness as in hue
-QUANTITY_DASHES = {"gap": [1, 0], "performance": [6, 3]}
-QUANTITY_SHAPES = {"gap": "circle", "performance": "triangle-up"}
 
 
 def study_view(plan: Plan, rows: pd.DataFrame, width: int = TEXT_WIDTH, part: str = "test") -> RenderableType:
@@ -274,40 +270,16 @@ def pooled_lines(frame: pd.DataFrame) -> list[tuple[str, ...]]:
     return lines
 
 
-def trajectories_figure(plan: Plan, rows: pd.DataFrame, traces: pd.DataFrame, data: str) -> Any:
-    """One panel per measure and stepwise method."""
-    import altair as alt
-
-    steps = _stepwise(plan, rows, traces[traces["data"] == data])
-    panels = [
-        _panel(part, plan, arm.name, measure)
-        for arm in plan.methods
-        for measure in plan.measures
-        if len(part := steps[(steps["method"] == arm.name) & (steps["measure"] == measure)])
-    ]
-    title = alt.TitleParams(
-        f"{plan.named(data).title or data}: validation set",
-        subtitle="Thin: each split. Bold: median over splits. Marks: each split's chosen step. Dotted: the limits of the goal.",
-    )
-    lines = [alt.hconcat(*panels[k : k + PANELS_PER_LINE]).resolve_scale(y="shared") for k in range(0, len(panels), PANELS_PER_LINE)]
-    return alt.vconcat(*lines, title=title)
-
-
 def save_trajectories(plan: Plan, rows: pd.DataFrame, traces: pd.DataFrame, folder: str | Path) -> list[Path]:
-    """Writes a figure for each data set with a stepwise method, as PNG and SVG."""
-    import altair as alt
-    import vl_convert
-
-    written = []
-    for data in dict.fromkeys(_stepwise(plan, rows, traces)["data"]):
-        with alt.data_transformers.enable("default"), alt.data_transformers.disable_max_rows():
-            chart = trajectories_figure(plan, rows, traces, data).to_dict(context={"pre_transform": False})
-        version = ".".join(alt.SCHEMA_VERSION.lstrip("v").split(".")[:2])
-        png, svg = vl_convert.vegalite_to_png(chart, vl_version=version, scale=2), vl_convert.vegalite_to_svg(chart, vl_version=version)
-        for kind, content in (("png", png), ("svg", svg.encode())):
-            written.append(Path(folder) / f"trajectories-{data}.{kind}")
-            with atomic_path(written[-1], follow=False) as temporary:
-                temporary.write_bytes(content)
+    """Writes a figure (SVG) for each data set with a stepwise method, with one panel per method and measure."""
+    steps, written = _stepwise(plan, rows, traces), []
+    about = "Thin: each split. Bold: median over splits. Dots: each split's chosen step. Dotted: the limits of the goal."
+    for data, of_data in steps.groupby("data", sort=False):
+        cells = dict(list(of_data.groupby(["method", "measure"], sort=False)))
+        names = [(arm.name, measure) for arm in plan.methods for measure in plan.measures]
+        panels = [trajectory_panel(cells[name], plan, *name) for name in names if name in cells]
+        picture = picture_of(f"{plan.named(str(data)).title or data}: validation set", about, [Figures(panels)])
+        written.append(write_text(Path(folder) / f"trajectories-{data}.svg", picture, follow=False))
     return written
 
 
@@ -336,61 +308,28 @@ def axis_title(plan: Plan, part: pd.DataFrame, arm: str) -> str:
     return METHODS[plan.arm(arm).method].unit(plan.arm(arm).settings) if part["pace"].notna().all() else "step"
 
 
-def _panel(part: pd.DataFrame, plan: Plan, arm: str, measure: str) -> Any:
-    import altair as alt
-
-    names = {"gap": "bias", "performance": plan.performance.replace("_", " ")}
-    labels = list(names.values())
-    thin, bold = (_long(frame, names) for frame in (_thinned(part), _thinned(median_line(part).assign(seed=-1))))
-    marks = _long(part[part["step"] == part["chosen"]], names)
-    legend = alt.Legend(orient="bottom", title=None, symbolType="stroke", symbolOpacity=1, symbolStrokeWidth=2.5, symbolSize=600)
-    base = {
-        "x": alt.X("x:Q", title=axis_title(plan, part, arm), axis=alt.Axis(tickMinStep=1, format="d"), scale=alt.Scale(nice=False)),
-        "y": alt.Y("value:Q", title=None, scale=alt.Scale(zero=True)),
-        "color": alt.Color("quantity:N", scale=alt.Scale(domain=labels, range=[DARK, LIGHT]), legend=legend),
-    }
-    dashed = alt.StrokeDash("quantity:N", scale=alt.Scale(domain=labels, range=list(QUANTITY_DASHES.values())), legend=legend)
-    # A separate field: with the field of the colour, the legend would show shapes instead of lines.
-    shaped = alt.Shape("shape:N", scale=alt.Scale(domain=list(QUANTITY_SHAPES), range=list(QUANTITY_SHAPES.values())), legend=None)
-    # Inline data, because Altair limits the number of rows of frames.
-    zero = alt.Chart(alt.InlineData(values=[{"y": 0}])).mark_rule(color="#999", strokeWidth=0.8).encode(y="y:Q")
-    lines = (
-        alt.Chart(alt.InlineData(values=thin)).mark_line(strokeWidth=0.6, opacity=0.35).encode(detail="seed:N", strokeDash=dashed, **base)
+def trajectory_panel(part: pd.DataFrame, plan: Plan, arm: str, measure: str) -> Panel:
+    """Bias and performance of an arm against its steps, with the median of the limits that splits have of their own."""
+    splits, middle = part.drop_duplicates("seed"), median_line(part)
+    least, most = (float(splits[name].median()) for name in ("min_performance", "max_gap"))
+    low, last = min(-0.05, float(part["gap"].min()) - 0.03), max(float(part["x"].max()), 1.0)
+    axes = Axes(low, 1.0, 0.0, last)
+    marks = [axes.level("base", 0)]
+    if not np.isnan(least):
+        marks.append(axes.level("min_performance", least, f"minimum {least:.2f}"))
+    if not np.isnan(most):
+        marks += [axes.level("max_gap", end, f"maximum gap {most:g}") for end in (most, -most) if end >= low]
+    for name in QUANTITIES:
+        for frame, style in (*((split, " thin") for _, split in part.groupby("seed")), (middle, "")):
+            drawn = frame.iloc[np.unique(np.linspace(0, len(frame) - 1, MOST_STEPS).astype(int))]
+            marks.append(axes.curve(f"track {name}{style}", zip(drawn["x"], drawn[name], strict=True)))
+        chosen = part[part["step"] == part["chosen"]]
+        marks += [axes.dot(f"end {name}", x, y, 2.5) for x, y in zip(chosen["x"], chosen[name], strict=True)]
+    first, end = middle.iloc[0], middle.iloc[-1]
+    says = (
+        f"{arm}, {measure}: {len(splits)} splits. Median bias {first['gap']:+.3f} at first and {end['gap']:+.3f} at the last step that "
+        f"half of them reach; {plan.performance.replace('_', ' ')} {first['performance']:.3f} and {end['performance']:.3f}."
     )
-    middle = alt.Chart(alt.InlineData(values=bold)).mark_line(strokeWidth=2.5).encode(strokeDash=dashed, **base)
-    chosen = (
-        alt.Chart(alt.InlineData(values=marks))
-        .mark_point(size=28, filled=True, opacity=0.9, stroke="black", strokeWidth=0.6)
-        .encode(shape=shaped, **base)
-    )
-    # The minimum performance (the median over splits if they differ), and the maximum gap on both sides of zero.
-    limits: list[dict[str, Any]] = []
-    splits = part.drop_duplicates("seed")
-    least, most = splits["min_performance"], splits["max_gap"]
-    if least.notna().any():
-        same = bool((least == least.iloc[0]).all())
-        limits.append({"y": round(float(least.median()), 5), "text": f"minimum{'' if same else ', median'} {least.median():.2f}"})
-    if most.notna().any():
-        limits += [{"y": float(most.median()), "text": ""}, {"y": -float(most.median()), "text": f"maximum gap ±{most.median():g}"}]
-    rules = (
-        alt.Chart(alt.InlineData(values=limits)).mark_rule(strokeDash=[2, 3], strokeWidth=1.4, color=DARK_GREY).encode(y="y:Q"),
-        alt.Chart(alt.InlineData(values=[limit for limit in limits if limit["text"]]))
-        .mark_text(align="right", dx=-2, dy=9, fontSize=10, color=DARK_GREY)
-        .encode(y="y:Q", x=alt.value(220), text="text:N"),
-    )
-    return alt.layer(zero, lines, *(rules if limits else ()), middle, chosen).properties(
-        width=220, height=180, title=f"{arm}, {measure.upper()}"
-    )
-
-
-def _thinned(frame: pd.DataFrame) -> pd.DataFrame:
-    places = np.sort(frame["x"].unique())
-    kept = places[np.unique(np.linspace(0, len(places) - 1, MOST_STEPS).astype(int))] if len(places) else places
-    return frame[frame["x"].isin(kept)]
-
-
-def _long(frame: pd.DataFrame, names: dict[str, str]) -> list[dict[str, Any]]:
-    long = frame.melt(["seed", "x"], list(names), var_name="quantity").dropna(subset="value")
-    tidy = long.assign(shape=long["quantity"], quantity=long["quantity"].map(names), value=long["value"].round(5), x=long["x"].round(4))
-    records: list[dict[str, Any]] = tidy.to_dict("records")
-    return records
+    ticks = axes.x_ticks(np.linspace(0, last, 5), lambda v: f"{v:.3g}"), axes.y_ticks(steps_within(low, 1.0, 6), lambda v: f"{v:.1f}")
+    title = axis_title(plan, part, arm)
+    return Panel(f"{arm}, {measure.upper()}", says, *ticks, title, f"bias, {plan.performance.replace('_', ' ')}", tuple(marks))
