@@ -5,7 +5,7 @@ import pytest
 import sklearn
 from sklearn.compose import make_column_transformer
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV, GroupKFold
+from sklearn.model_selection import GridSearchCV, GroupKFold, ShuffleSplit, StratifiedGroupKFold, cross_val_predict
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.svm import LinearSVC
@@ -190,16 +190,116 @@ def test_invalid_input_is_rejected():
         FairClassifier(MODEL, group="race").fit(X, Y)
     with pytest.raises(BadInput, match="cv must be"):
         FairClassifier(MODEL, group="sex", cv=1).fit(X, Y)
-    with pytest.raises(BadInput, match=r"cv must be.*GroupKFold.*patients="):
+    with pytest.raises(BadInput, match=r"(?s)cv must be.*GroupKFold.*patients="):
         FairClassifier(MODEL, group="sex", cv=GroupKFold(3)).fit(X, Y)
-    fair, two = fair_classifier(LogisticRegression(), method="group-thresholds"), np.column_stack([SEX, SEX])
-    with pytest.raises(BadInput, match=r"sensitive_features.*\(1600, 2\)"):
-        fair.fit(X[["marker"]], Y, sensitive_features=two)
+    with pytest.raises(BadInput, match="every row once"):
+        FairClassifier(MODEL, group="sex", cv=ShuffleSplit(2, test_size=0.5, random_state=0)).fit(X, Y)
+    with pytest.raises(BadInput, match=r"(?s)Pipeline.*sample_weight.*routing"):
+        FairClassifier(MODEL, group="sex").fit(X, Y, sample_weight=np.ones(1600))
+    fair, cube = fair_classifier(LogisticRegression(), method="group-thresholds"), np.full((1600, 2, 1), "F")
+    with pytest.raises(BadInput, match=r"sensitive_features.*\(1600, 2, 1\)"):
+        fair.fit(X[["marker"]], Y, sensitive_features=cube)
     fair.fit(X[["marker"]], Y, sensitive_features=SEX[:, None])  # one column is a group
-    for given in (two, SEX[:7]):
+    for given in (cube, SEX[:7]):
         with pytest.raises(BadInput, match=r"sensitive_features.*1,600"):
             fair.predict(NEW[["marker"]], sensitive_features=given)
     with pytest.raises(BadInput, match="repair_size"):
         FairClassifier(MODEL, group="sex", repair_size=1.5).fit(X, Y)
     with pytest.raises(eq.BadInput, match="too few"):
         FairClassifier(LogisticRegression(), group="sex", cv="prefit").set_params(estimator=MODEL.fit(X, Y)).fit(X[:12], Y[:12])
+
+
+def test_several_attributes_are_crossed():
+    fair = fair_classifier(MODEL, group=["sex", "ward"], attribute_as_input=True, method="group-thresholds").fit(X, Y)
+    wards = sorted(X["ward"].unique())
+    assert set(fair.rule_.groups) == {f"{sex} & {ward}" for sex in "FM" for ward in wards}
+    given = fair_classifier(MODEL, method="group-thresholds").fit(X, Y, sensitive_features=X[["sex", "ward"]])
+    np.testing.assert_array_equal(given.predict(NEW, sensitive_features=NEW[["sex", "ward"]]), fair.predict(NEW))
+    options = {"reference": ("M", wards[0]), "settings": {"selection": "paper"}}
+    one = fair_classifier(MODEL, method="group-thresholds", **options).fit(X, Y, sensitive_features=X[["sex", "ward"]])
+    assert one.rule_.groups[0] == f"M & {wards[0]}"
+    hidden = fair_classifier(LogisticRegression(), group=["sex", "ward"], method="group-thresholds").fit(X, Y)
+    assert hidden.estimator_.n_features_in_ == 1
+
+
+HALVES = np.arange(800), np.arange(800, 1600)
+
+
+@pytest.mark.parametrize("splitter", [GroupKFold(4), StratifiedGroupKFold(4), [HALVES, HALVES[::-1]]])
+def test_a_splitter_gives_the_out_of_fold_scores(splitter):
+    """The rule is that of scikit-learn's own out-of-fold predictions with the same splitter."""
+    patient = np.arange(1600) // 4
+    options = {"group": "sex", "method": "group-thresholds"}
+    fair = fair_classifier(MODEL, cv=splitter, **options).fit(X, Y, patients=patient)
+    out_of_fold = cross_val_predict(MODEL, X[["marker", "ward"]], Y, groups=patient, cv=splitter, method="predict_proba")[:, 0]
+    scores = eq.Scores.from_arrays((Y == "ill").astype(int), out_of_fold, SEX, patients=patient, reference=fair.rule_.groups[0])
+    rule = eq.debias(scores, method="group-thresholds", max_loss=0.1, allow_worse=True, max_rise={"fpr": 1, "selection": 1}, seed=0).rule
+    assert fair.rule_.thresholds == pytest.approx(rule.thresholds)
+
+
+def test_weights_count_for_estimator_and_rule():
+    """A weight of three is as good as three rows, for an estimator that was fitted and for the rule."""
+    weight = np.where(SEX == "F", 3.0, 1.0)
+    repeated = np.repeat(np.arange(1600), weight.astype(int))
+    model = LogisticRegression().fit(X[["marker"]], Y)
+    options = {"cv": "prefit", "method": "group-thresholds", "settings": {"selection": "paper"}, "reference": "M"}
+    weighted = fair_classifier(model, **options).fit(X[["marker"]], Y, sensitive_features=SEX, sample_weight=weight)
+    plain = fair_classifier(model, **options).fit(X.loc[repeated, ["marker"]], Y[repeated], sensitive_features=SEX[repeated])
+    assert weighted.rule_.thresholds == pytest.approx(plain.rule_.thresholds)
+    seen = []
+
+    class Watched(LogisticRegression):
+        def fit(self, X, y, sample_weight=None):
+            seen.append(sample_weight)
+            return super().fit(X, y, sample_weight)
+
+    FairClassifier(Watched(), method="single-threshold").fit(X[["marker"]], Y, weight, sensitive_features=SEX)
+    assert set(np.unique(seen[0])) == {1.0, 3.0}
+    zero = np.where(np.arange(1600) < 1200, 1.0, 0.0)
+    some = FairClassifier(model, cv="prefit", method="single-threshold").fit(X[["marker"]], Y, zero, sensitive_features=SEX)
+    assert len(some.candidate_.held_out.before) == 1200
+
+
+def test_metadata_reach_the_estimator_that_requests_them():
+    with sklearn.config_context(enable_metadata_routing=True):
+        inner = make_pipeline(StandardScaler(), LogisticRegression().set_fit_request(sample_weight=True))
+        inner[0].set_fit_request(sample_weight=False)
+        fair = fair_classifier(inner, method="group-thresholds", cv=3)
+        fair.set_fit_request(sensitive_features=True, sample_weight=True, patients=True)
+        fair.set_predict_request(sensitive_features=True).set_score_request(sensitive_features=True, sample_weight=True)
+        weight, patient = np.where(SEX == "F", 2.0, 1.0), np.arange(1600)
+        fair.fit(X[["marker"]], Y, sensitive_features=SEX, sample_weight=weight, patients=patient)
+        expected = inner.fit(X[["marker"]], Y, sample_weight=weight)
+        np.testing.assert_allclose(fair.predict_proba(NEW[["marker"]]), expected.predict_proba(NEW[["marker"]]))
+        search = GridSearchCV(fair, {"max_loss": [0.05, 0.1]}, cv=2, error_score="raise")
+        search.fit(X[["marker"]], Y, sensitive_features=SEX, sample_weight=weight)
+        assert search.score(NEW[["marker"]], NEW_Y, sensitive_features=NEW_SEX) > 0.5
+
+
+def test_one_of_several_classes_is_repaired_against_the_others():
+    rng = np.random.default_rng(0)
+    three = np.where(Y == "ill", "ill", np.where(rng.random(1600) < 0.5, "well", "unsure"))
+    with pytest.raises(ValueError, match=r"(?s)Only binary.*pos_label"):
+        FairClassifier(MODEL, group="sex").fit(X, three)
+    fair = fair_classifier(MODEL, group="sex", method="group-thresholds").fit(X, three)
+    decided, chances = fair.predict(NEW), fair.predict_proba(NEW)
+    assert set(decided) <= {"ill", "unsure", "well"}
+    assert abs(gap(decided)) < abs(gap(MODEL.fit(X[["marker", "ward"]].assign(sex=SEX), three).predict(NEW)))
+    ill = list(fair.classes_).index("ill")
+    others = np.delete(fair.classes_, ill)[np.delete(chances, ill, axis=1).argmax(1)]
+    np.testing.assert_array_equal(decided[decided != "ill"], others[decided != "ill"])
+
+
+def test_frames_of_polars_and_of_a_pipeline_that_makes_frames():
+    plain = fair_classifier(MODEL, group="sex", method="group-thresholds").fit(X, Y)
+    scaled = make_pipeline(
+        make_column_transformer((StandardScaler(), ["marker"]), remainder="passthrough", verbose_feature_names_out=False),
+        fair_classifier(LogisticRegression(), group="sex", method="group-thresholds"),
+    ).set_output(transform="pandas")
+    assert scaled.fit(X[["marker", "sex"]], Y)[-1].feature_names_in_.tolist() == ["marker", "sex"]
+    polars = pytest.importorskip("polars")
+    rows, new = (polars.DataFrame(frame.to_dict("list")) for frame in (X, NEW))
+    same = fair_classifier(MODEL, group="sex", method="group-thresholds").fit(rows, Y)
+    np.testing.assert_array_equal(same.predict(new), plain.predict(NEW))
+    blind = fair_classifier(LogisticRegression(), group="sex", method="bias-score").fit(rows.drop("ward"), Y)
+    assert blind.predict(new.drop("ward")).shape == (1600,)
