@@ -314,7 +314,7 @@ def test_images_with_masks_are_pruned_in_their_hidden_layers_alone():
     cohort = Cohort.from_arrays(x, y, np.where(a == 1, "M", "F"), reference="M", labels=LABELS)
     model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(144, 2))
     model = fitted(model, cohort, epochs=30)
-    options = {"measure": "spd", "min_performance": 0.55, "steps": 8, "recalibrate": False}
+    options = {"measure": "spd", "min_performance": 0.55, "steps": 8, "criterion": "second-order", "recalibrate": False}
     result = debias(model, cohort, method="pruning", **options)
     assert torch.equal(result.model[-1].weight, model[-1].weight)
     [first, *_] = next(iter(result.labels.values())).notes

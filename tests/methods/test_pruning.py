@@ -12,8 +12,9 @@ from equipoise.errors import BadInput
 from equipoise.methods import METHODS, Label, Note
 from equipoise.methods.pruning import PruningSettings, most_influential
 from equipoise.models import Repairable, repairable, under_repair
+from equipoise.models.units import CRITERIA
 from support.facts import facts
-from support.finite_differences import SMALLEST_GAP, gap_weights
+from support.finite_differences import SMALLEST_GAP, gap_weights, shrunk
 from support.goals import paper_goal
 from support.networks import trained
 from support.published import as_chosen, debias
@@ -98,8 +99,13 @@ def test_settings():
         PruningSettings(units=0)
     with pytest.raises(BadInput, match="max_steps=0"):
         PruningSettings(max_steps=0)
-    with pytest.raises(BadInput, match=facts("unit", "channel")):
-        PruningSettings(granularity="channels")
+    with pytest.raises(BadInput, match="taylor"):
+        PruningSettings(criterion="tailor")
+    with pytest.raises(BadInput, match=facts("layers", "cut")) as several:
+        PruningSettings(granularity="input", layers="linears.*", cut="outgoing")
+    assert len(several.value.problems) == 2
+    with pytest.raises(BadInput, match=facts("gradient", "taylor", "second-order")):
+        PruningSettings(granularity="head", criterion="second-order")
 
 
 def test_steps_can_be_limited():
@@ -169,13 +175,106 @@ def paths(kind: str, parts: Parts, model: nn.Module) -> list[Repairable]:
     return [alone, under_repair(model, parts.valid)] if kind == "mlp" else [alone]
 
 
-def test_influence_in_pieces_and_flat_is_the_same(monkeypatch: pytest.MonkeyPatch):
+UNITS = {"mlp": [("linears.0", 3), ("linears.1", 1), ("linears.2", 7)], "cnn": [("0", 2), ("3", 1), ("6", 5)]}
+STARTS = {"mlp": {"linears.0": 0, "linears.1": 8, "linears.2": 16}, "cnn": {"0": 0, "3": 4, "6": 8}}
+
+
+@pytest.mark.parametrize("kind", ["mlp", "cnn"])
+@pytest.mark.parametrize("measure", ["spd", "eod"])
+def test_taylor_and_second_order_equal_finite_differences_of_the_proxy(kind: str, measure: str):
+    """What the proxy does when a unit is scaled by 1 - share: its slope and its curvature in the share, at 0."""
+    model, parts = trained(kind)
+    x, n, step = parts.valid.inputs, len(parts.valid), 1e-5
+    for network in paths(kind, parts, model):
+        network.units("*", "channel")
+        w = gap_weights(network, parts, measure)
+        first, second = (network.influence(w, criterion)[1] * n for criterion in ("taylor", "second-order"))
+        assert float((first - second).abs().max()) > 1e-3
+        for layer, unit in UNITS[kind]:
+            below, here, above = (shrunk(model, layer, unit, x, w, share) for share in (-step, 0.0, step))
+            slope, curvature = (above - below) / (2 * step), (above - 2 * here + below) / step**2
+            at = STARTS[kind][layer] + unit
+            assert float(first[at]) == pytest.approx(-slope, abs=1e-5)
+            assert float(second[at]) == pytest.approx(-(slope + curvature / 2), abs=1e-4)
+
+
+def test_the_second_order_says_better_than_the_first_what_pruning_does():
+    """In the last hidden layer, where the logit is linear in each unit."""
+    model, parts = trained("mlp")
+    (network,) = paths("mlp", parts, model)[:1]
+    network.units("linears.2")
+    w, n, x = gap_weights(network, parts, "spd"), len(parts.valid), parts.valid.inputs
+    true = [shrunk(model, "linears.2", unit, x, w, 0.0) - shrunk(model, "linears.2", unit, x, w, 1.0) for unit in range(8)]
+    errors = [np.abs(network.influence(w, c)[1].numpy() * n - true).max() for c in ("gradient", "taylor", "second-order")]
+    assert errors[2] < errors[1] < errors[0]
+
+
+@pytest.mark.parametrize("kind", ["mlp", "cnn"])
+def test_difference_equals_a_direct_computation(kind: str):
+    """The mean pre-activation of one group less that of the other, turned by whether the unit raises scores."""
+    model, parts = trained(kind)
+    layer = UNITS[kind][1][0]
+    cohort, seen = parts.valid, []
+    with torch.no_grad():  # a unit that lowers scores is to be among them
+        model.get_submodule(layer).weight[0] *= -1
+    handle = model.get_submodule(layer).register_forward_hook(lambda _m, _i, output: seen.append(output) or output.clone())
+    f = torch.sigmoid(model.eval()(cohort.inputs).reshape(-1))
+    handle.remove()
+    positive, second = cohort.y == 1, cohort.attribute.codes == 1
+    groups = [torch.from_numpy(positive & (second == which)) for which in (False, True)]
+    slope = torch.autograd.grad(sum(f[rows].mean() for rows in groups), seen[0])[0]
+    over = (2, 3) if kind == "cnn" else ()
+    a, g = (t.detach().sum(over) if over else t.detach() for t in (seen[0], slope))
+    expected = (a[groups[1]].mean(0) - a[groups[0]].mean(0)) * g.sum(0).sign()
+    assert len(g.sum(0).sign().unique()) == 2
+    for network in paths(kind, parts, model):
+        network.units(layer, "channel")
+        w = gap_weights(network, parts, "eod")
+        found = network.influence(w, "difference")[1] * len(cohort)
+        sign = np.sign(w[(positive & second).argmax()])  # which of the two is taken from the other
+        np.testing.assert_allclose(found, expected * sign, atol=2e-5)
+
+
+@pytest.mark.parametrize("criterion", CRITERIA)
+@pytest.mark.parametrize("granularity", ["unit", "input"])
+def test_in_pieces_and_flat_every_criterion_is_the_same(criterion: str, granularity: str, monkeypatch: pytest.MonkeyPatch):
     model, parts = trained("mlp")
     alone, flat = paths("mlp", parts, model)
     found = []
     for network, at_once in ((alone, 2**21), (alone, 1), (flat, 1)):
         monkeypatch.setattr(repairable, "VALUES_WITH_GRAPH", {"cpu": at_once})
-        assert network.units("*") == 24
-        found.append(network.influence(gap_weights(network, parts, "eod"))[1])
+        assert network.units("*", granularity) == (6 if granularity == "input" else 24)
+        found.append(network.influence(gap_weights(network, parts, "eod"), criterion)[1])
     for other in found[1:]:
         torch.testing.assert_close(found[0].double(), other.double(), rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("criterion", CRITERIA)
+@pytest.mark.parametrize("kind", ["mlp", "perceptron"])
+def test_dropped_columns_of_the_input_have_no_say(kind: str, criterion: str):
+    model, parts = trained(kind)
+    result = as_chosen(model, parts.valid, "pruning", SMALLEST_GAP, units=1, stop_below=0.0, granularity="input", criterion=criterion)
+    assert {k: v.shape for k, v in result.model.state_dict().items()} == {k: v.shape for k, v in model.state_dict().items()}
+    first, before = ((m.linears if kind == "mlp" else m)[0] for m in (result.model, model))
+    off = (first.weight == 0).all(0)
+    step = int(result.trace["step"].iloc[result.chosen])
+    assert step == int(off.sum()) > 0
+    assert len(result.trace) == 7
+    assert result.notes[-1] == Note("pruned", "columns of the input", {"switched_off": step, "of": 6, "reselected": False})
+    assert torch.equal(first.weight[:, ~off], before.weight[:, ~off])
+    assert torch.equal(first.bias, before.bias)
+    changed = parts.valid.inputs.clone()
+    changed[:, off] = 7.0
+    with torch.no_grad():
+        assert torch.equal(result.model(changed), result.model(parts.valid.inputs))
+
+
+def test_the_column_that_holds_the_group_goes_first():
+    """Column 1 of the cohort is the group and noise, and nothing else depends on the group but by way of the label."""
+    model, parts = trained("perceptron")
+    network = Repairable(model, parts.valid.inputs)
+    network.units("*", "input")
+    w = gap_weights(network, parts, "eod")
+    gap = Label.of(parts.valid, paper_goal("eod")).evaluate(network.evaluate()).gap
+    for criterion in ("taylor", "second-order", "difference"):
+        assert int((network.influence(w, criterion)[1] * np.sign(gap)).argmax()) == 1

@@ -1,6 +1,8 @@
 """Rows reach the network unchanged on any device; too little memory leads to smaller batches or an error with advice."""
 
+import gc
 import logging
+import weakref
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -192,3 +194,46 @@ def test_influence_uses_smaller_batches_if_memory_is_too_small():
     }
     large, small = (debias(Small(most), cohort, **settings) for most in (100, 16))
     np.testing.assert_allclose(small.trace["gap"], large.trace["gap"], atol=1e-12)
+
+
+class Held(torch.autograd.Function):
+    """Passes a value on and keeps an object as long as the graph lives; out of memory in the backward pass of many rows."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, kept: object) -> torch.Tensor:
+        ctx.kept = kept
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        if len(gradients[0]) > 16:
+            raise torch.OutOfMemoryError("out of memory")
+        return gradients[0], None
+
+
+class Part:
+    """Stands for the activations of one pass."""
+
+
+def test_a_batch_that_was_too_large_in_the_backward_pass_is_freed():
+    graphs: list[weakref.ref[Part]] = []
+
+    class Deep(nn.Module):
+        output = "logit"
+
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.conv, self.layer = nn.Conv2d(1, 2, 3), nn.Linear(200, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            part = Part()
+            graphs.append(weakref.ref(part))
+            found: torch.Tensor = self.layer(torch.relu(Held.apply(self.conv(x), part)).flatten(1))
+            return found
+
+    settings = {"measure": "eod", "units": 1, "layers": "conv", "max_steps": 1, "stop_below": 0.0, "min_performance": 0.0}
+    debias(Deep(), cohort_of(pictures()), method="pruning", **settings)
+    gc.collect()
+    assert len(graphs) > 4
+    assert not [graph for graph in graphs if graph() is not None]

@@ -58,11 +58,12 @@ def test_influence_is_that_of_the_only_output_with_weights():
     assert many.units("*") == 6  # without the output layer
     w = np.zeros((20, 2))
     w[:, 1] = np.random.default_rng(0).normal(size=20)
-    scores, found = many.influence(w.reshape(-1))
-    alone = Repairable(ChosenOutputs(net, [1], LABELS, "logit"), x)
-    alone.units("*")
-    np.testing.assert_allclose(found, alone.influence(w[:, 1].copy())[1], rtol=1e-5)
-    np.testing.assert_allclose(scores.reshape(20, 2), net(x).sigmoid().detach().numpy(), atol=1e-6)
+    for criterion in ("gradient", "taylor", "second-order", "difference"):
+        scores, found = many.influence(w.reshape(-1), criterion)
+        alone = Repairable(ChosenOutputs(net, [1], LABELS, "logit"), x)
+        alone.units("*")
+        np.testing.assert_allclose(found, alone.influence(w[:, 1].copy(), criterion)[1], rtol=1e-5)
+        np.testing.assert_allclose(scores.reshape(20, 2), net(x).sigmoid().detach().numpy(), atol=1e-6)
 
 
 def test_batches_are_padded_with_rows_of_weight_zero():

@@ -123,14 +123,17 @@ def test_adversarial_gradients_stay_on_the_device(network):
     assert critic.grad.device == META
 
 
-def test_influence_and_pruning_stay_on_the_device(network, monkeypatch):
+@pytest.mark.parametrize("criterion", ["gradient", "taylor", "difference", "second-order"])
+@pytest.mark.parametrize("layers", [[0, 5], []])
+def test_influence_and_pruning_stay_on_the_device(network, criterion, layers, monkeypatch):
     monkeypatch.setattr(repairable, "sigmoid", lambda logits: torch.zeros(logits.shape))
-    network._hidden = [0, 5]
-    _, influence = network.influence(np.tile([0.0, 1.0], ROWS // 2))
+    network._hidden = layers
+    _, influence = network.influence(np.tile([0.0, 1.0], ROWS // 2), criterion)
     assert influence.device == META
-    assert influence.shape == (64,)
+    assert influence.shape == (32 * len(layers) or COLUMNS,)
     network.prune(influence > 0)
-    network.prune(influence > 0, outgoing=True)
+    if layers:
+        network.prune(influence > 0, outgoing=True)
 
 
 def test_sums_are_the_same_in_either_order():
@@ -193,6 +196,8 @@ def test_training_on_a_gpu_equals_training_on_the_cpu_and_itself(monkeypatch):
         ("bias-gda", {"schedule": "paper", "epochs": 4, "batch": 16}),
         ("bias-gda", {"schedule": "paper", "epochs": 4, "batch": 16, "mode": "eval", "optimiser": "sgd"}),
         ("pruning", {"units": 8}),
+        ("pruning", {"units": 8, "criterion": "difference"}),
+        ("pruning", {"granularity": "input"}),
         ("random", {}),
         ("constrained", {"schedule": "paper", "epochs": 2, "batch": 16}),
         ("adversarial-finetune", {"schedule": "paper", "epochs": 1}),

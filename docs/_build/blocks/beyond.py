@@ -159,6 +159,18 @@ def multi_label() -> str:
     return table(("method", *dict.fromkeys(found["label"])), lines)
 
 
+def pruning() -> str:
+    """Criteria of pruning on hidden units."""
+    found = rows("pruning/criteria.csv")
+    found = found[found["units"] != "input"]
+    names = list(dict.fromkeys(found["criterion"]))
+    lines = [
+        [f"{NAMES[data]}, {measure.upper()}", *(at(one(found, data=data, measure=measure, criterion=name)) for name in names)]
+        for data, measure in dict.fromkeys(zip(found["data"], found["measure"], strict=True))
+    ]
+    return table(("data, measure", *names), lines)
+
+
 def speed() -> str:
     """Seconds next to other libraries; of an audit with all its intervals, which resamples nothing, from the rows of benchmarks/scale."""
     found = rows("../benchmarks/speed/comparison.csv")
@@ -208,6 +220,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "peers": peers,
     "peers-groups": peers_groups,
     "multi-label": multi_label,
+    "pruning": pruning,
     "speed": speed,
     "speed-gpu": speed_gpu,
 }

@@ -8,7 +8,8 @@ whole split; thresholds are swept exactly. Pruning a unit sets its pre-activatio
 for every layer); `cut="outgoing"` zeroes its outgoing weights instead (the paper's text for linear layers), which differs if batch norm
 follows the activation.
 
-Beyond the paper: `granularity="channel"` prunes whole channels of convolutions.
+Beyond the paper: other criteria of a unit's influence (`criterion`, defined in models.units), and other units (`granularity`): columns
+of the input of a table, which drops variables, and heads of attention.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
     from equipoise.models import Repairable
 
+UNIT_NAMES = {"unit": "units", "channel": "units", "input": "columns of the input", "head": "heads of attention"}
+
 
 @dataclass(frozen=True)
 class PruningSettings:
@@ -37,7 +40,8 @@ class PruningSettings:
     units: int | None = None
     steps: int | None = None
     layers: str | tuple[str, ...] = "*"
-    granularity: str = "unit"  # or channel: whole channels of convolutions, which needs no mask
+    granularity: str = "unit"  # or channel: whole channels of convolutions, which needs no mask; input: columns of a table; head
+    criterion: str = "gradient"  # equation (5); or taylor, second-order, difference
     cut: str = "pre-activation"  # or outgoing
     stop_below: float = 0.52  # the run ends if performance falls below this
     max_steps: int | None = None  # limit on the steps, for networks with many units
@@ -47,10 +51,19 @@ class PruningSettings:
         from equipoise.models import Repairable
 
         pick("granularity", self.granularity, Repairable.granularities)
+        pick("criterion", self.criterion, Repairable.criteria)
         pick("cut", self.cut, ("pre-activation", "outgoing"))
         problems = []
         if self.units is not None and self.steps is not None:
             problems.append("pruning takes units per step or a number of steps, not both")
+        if self.granularity == "input" and self.layers != "*":
+            problems.append(f'granularity="input" prunes columns of the input, not of layers; got layers={self.layers!r}, leave it out')
+        if self.granularity in ("input", "head") and self.cut == "outgoing":
+            problems.append(
+                f'cut="outgoing" is for units of hidden layers; granularity={self.granularity!r} has one way to cut, leave it out'
+            )
+        if self.granularity == "head" and self.criterion not in ("gradient", "taylor"):
+            problems.append(f'granularity="head" takes criterion gradient or taylor; got {self.criterion!r}')
         if min(1 if n is None else n for n in (self.units, self.steps, self.max_steps)) < 1:
             given = f"units={self.units}, steps={self.steps}, max_steps={self.max_steps}"
             problems.append(f"pruning needs at least one unit per step and one step; got {given}")
@@ -99,14 +112,14 @@ def pruning(model: Repairable, data: Data, goal: Goal, settings: PruningSettings
     each = settings.units_per_step(total)
     steps = min(-(-total // each), settings.max_steps or total)
     pull = data.pull(data.start)
-    _, influence = model.influence(pull)
+    _, influence = model.influence(pull, settings.criterion)
     pruned = torch.zeros_like(influence, dtype=torch.bool)
     for step in range(1, steps + 1):
         closed = torch.zeros_like(pruned) if settings.reselect else pruned
         chosen = most_influential(influence, closed, each)
         model.prune(chosen, settings.cut == "outgoing")
         pruned |= chosen
-        scores, influence = model.influence(pull)
+        scores, influence = model.influence(pull, settings.criterion)
         off = {"switched_off": min(step * each, total), "of": total, "reselected": settings.reselect}
         now = yield Step(
             step,
@@ -114,7 +127,7 @@ def pruning(model: Repairable, data: Data, goal: Goal, settings: PruningSettings
             float(each),
             scores=scores,
             stop_below=settings.stop_below,
-            notes=(Note("pruned", "units", off),),
+            notes=(Note("pruned", UNIT_NAMES[settings.granularity], off),),
         )
         if data.moving:  # the largest gap may be another one now; its influence is used from the next step on
             pull = data.pull(now)

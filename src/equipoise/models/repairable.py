@@ -18,7 +18,7 @@ from equipoise.models import mlp, ranks, score
 from equipoise.models.devices import Feed, Recorder, compute_device, device_of, in_layout, mixed_precision, to_device, within_memory
 from equipoise.models.mlp import MLP, FlatMLP, Optimiser, copy_tensors
 from equipoise.models.score import ChosenOutputs, as_matrix, feed_outputs, output_kind, outputs, sigmoid, single_output
-from equipoise.models.units import GRANULARITIES, Layer, find_units, gap_gradients, switch_off
+from equipoise.models.units import CRITERIA, GRANULARITIES, Layer, combine_sums, find_units, gap_gradients, row_parts, sum_count, switch_off
 
 VALUES_WITH_GRAPH = {"cpu": 2**21, "cuda": 2**24}  # input values per pass with a graph, which stores activations
 DISTINCT_SCORES = 50  # in bfloat16; with fewer, rounding would determine thresholds and gaps, so that full precision is used
@@ -31,7 +31,7 @@ class Repairable:
     """A copy of a network with one output per row and label, and the rows that it is repaired on."""
 
     optimisers = mlp.OPTIMISERS  # by the name that `optimiser` takes
-    granularities = GRANULARITIES  # of `units`
+    granularities, criteria = GRANULARITIES, CRITERIA  # of `units` and of `influence`
 
     def __init__(self, model: nn.Module, inputs: Tensor | Images) -> None:
         several, self.inputs = isinstance(model, ChosenOutputs), inputs
@@ -275,41 +275,48 @@ class Repairable:
         return model.to(self.original_device)
 
     def units(self, pattern: str | Sequence[str], granularity: str = "unit") -> int:
-        """The number of units, or of channels of convolutions, in the layers that match; selects these for `influence` and `prune`."""
+        """The number of units in the layers that match; selects these layers for `influence` and `prune`.
+
+        Units by granularity: unit, channel (of convolutions), input (columns of the table) or head (of attention).
+        """
         few = self.feed(torch.arange(min(2, len(self.inputs))))
         self._layers = find_units(self.model, few, pattern, granularity, self.width, self.prefix)
         return self._layers[-1].end
 
-    def influence(self, weights: FloatArray) -> tuple[FloatArray, Tensor]:
-        """The scores (rows,), and equation (5): the mean gradient of sum_i w_i f_i with respect to every unit (units,)."""
+    def influence(self, weights: FloatArray, criterion: str = "gradient") -> tuple[FloatArray, Tensor]:
+        """The scores (rows,), and equation (5): the mean gradient of sum_i w_i f_i with respect to every unit (units,).
+
+        `criterion` selects another measure of the units' influence on that sum (see units).
+        """
         w = torch.from_numpy(weights).float().view(-1, self.labels)
         weighted = w.any(1)
         # Rows without weight need no backward pass and go last.
         order = torch.cat([ranks.share(weighted.nonzero()[:, 0]), ranks.share((~weighted).nonzero()[:, 0])])
         while True:
             try:
-                raw, total = self._influence(order, w, min(self._at_once, max(1, len(order))))
+                raw, total = self._influence(order, w, min(self._at_once, max(1, len(order))), criterion)
                 break
             except torch.OutOfMemoryError as error:
                 self._at_once = score.smaller(min(self._at_once, len(order)), error)
         ranks.add_up([total])
         scores = torch.zeros(len(w), self.labels, dtype=torch.float64)
         scores[order] = score.as_scores(raw, self.output).cpu()
-        return self._sum_over_processes(scores).reshape(-1).numpy(), total / len(w)
+        return self._sum_over_processes(scores).reshape(-1).numpy(), combine_sums(criterion, total) / len(w)
 
-    def _influence(self, order: Tensor, w: Tensor, batch: int) -> tuple[Tensor, Tensor]:
-        """Raw outputs of the rows in this order, and the sums of weight times derivative (units,).
+    def _influence(self, order: Tensor, w: Tensor, batch: int, criterion: str) -> tuple[Tensor, Tensor]:
+        """Raw outputs of the rows in this order, and the sums (sums, units) that make up the criterion.
 
         All batches have the same size (the last is padded), so that rounding cannot differ between rows with and without weight, which
         for EOD are positives and negatives: a network without any signal would otherwise appear to separate them.
         """
-        total = torch.zeros(self._layers[-1].end, dtype=torch.float64, device=self.device)
+        total = torch.zeros(sum_count(criterion), self._layers[-1].end, dtype=torch.float64, device=self.device)
+        heads = self._layers[0].kind == "head"  # without gradients torch uses another implementation of attention, with other rounding
         outputs = []
         padded = torch.cat([order, order[:1].expand(-len(order) % batch)])
         weights = torch.cat([w[order], w.new_zeros(len(padded) - len(order), self.labels)])
         for part, weight in zip(padded.split(batch), weights.split(batch), strict=True):
-            if weight.any():
-                raw, batch_sums = gap_gradients(self.model, self._layers, self.feed(part), weight, self.probability)
+            if heads or weight.any():
+                raw, batch_sums = gap_gradients(self.model, self._layers, self.feed(part), weight, self.probability, criterion)
                 total.add_(batch_sums)
             else:
                 with torch.no_grad():
@@ -369,7 +376,7 @@ class RepairableMLP(Repairable):
         self._kept = copy.deepcopy(self.model)
         self._marked = []
         self._optimisers = []
-        self._hidden: list[int] = []  # hidden layers whose units may be pruned
+        self._hidden: list[int] = []  # hidden layers whose units may be pruned; empty if columns of the input may
         self._run = self.flat.recorder()
         self._elsewhere: tuple[Tensor | Images, Tensor] = (inputs, self.x)  # the other inputs of an evaluation, on the device
 
@@ -428,17 +435,18 @@ class RepairableMLP(Repairable):
 
     def units(self, pattern: str | Sequence[str], granularity: str = "unit") -> int:
         layers = find_units(self.model, self.x[:2].clone(), pattern, granularity)
-        self._hidden = [int(layer.name.split(".")[1]) for layer in layers]
+        self._hidden = [] if granularity == "input" else [int(layer.name.split(".")[1]) for layer in layers]
         return layers[-1].end
 
-    def influence(self, weights: FloatArray) -> tuple[FloatArray, Tensor]:
+    def influence(self, weights: FloatArray, criterion: str = "gradient") -> tuple[FloatArray, Tensor]:
         w = torch.from_numpy(weights)
         # Rows without weight need no backward pass: they go last, and only the others get a graph.
         order = torch.argsort((w == 0).to(torch.uint8), stable=True)
         needed = int((w != 0).sum())
         order, w = to_device(order, self.device), to_device(w[order].float(), self.device)
         logits = torch.empty(self.rows, device=self.device)
-        total = torch.zeros(len(self._hidden) * self.flat.width, device=self.device)
+        units = len(self._hidden) * self.flat.width or self.x.shape[1]
+        total = torch.zeros(sum_count(criterion), units, device=self.device)
         for start in range(0, self.rows, self.flat.chunk):
             part = slice(start, min(start + self.flat.chunk, self.rows))
             x = self._take(order[part])
@@ -447,17 +455,25 @@ class RepairableMLP(Repairable):
                     logits[part] = self.flat.logits(x)
                 continue
             activations: list[Tensor] = []
-            out = self.flat.logits(x, kept=activations)
-            gradients = torch.autograd.grad(
-                (torch.sigmoid(out) * w[part]).sum(), [activations[k] for k in self._hidden]
-            )  # (1, units, rows)
-            total += torch.cat([g.sum(2) for g in gradients], dim=1)[0]
+            columns = x.T[None].requires_grad_(not self._hidden)
+            out = self.flat.logits(columns[0].T, kept=activations)
+            chosen = [activations[k] for k in self._hidden] or [columns]  # each (1, units, rows)
+            f = torch.sigmoid(out)
+            gradients = torch.autograd.grad((f * w[part]).sum(), chosen)
+            if criterion == "gradient":
+                total[0] += torch.cat([g.sum(2) for g in gradients], dim=1)[0]
+            else:
+                a, wg = (torch.cat(parts, dim=1)[0].T[..., None] for parts in ([c.detach() for c in chosen], gradients))
+                total += row_parts(criterion, a, wg, w[part, None], f.detach()[:, None]).sum(1)
             logits[part] = out.detach()
         scores = torch.empty_like(logits).scatter_(0, order, logits)
-        return sigmoid(scores).numpy(), total.double() / self.rows
+        return sigmoid(scores).numpy(), combine_sums(criterion, total).double() / self.rows
 
     @torch.no_grad()
     def prune(self, units: Tensor, outgoing: bool = False) -> None:
+        if not self._hidden:
+            self.flat.parameters["linears.0.weight"].masked_fill_(units, 0.0)
+            return
         for k, marked in zip(self._hidden, units.view(len(self._hidden), -1), strict=True):
             if outgoing:
                 following = f"linears.{k + 1}.weight" if k < self.flat.depth else "out.weight"
