@@ -54,16 +54,14 @@ def setting(
     shown: str | None = None,
     many: bool = False,
     hidden: bool = False,
-    was: str = "",
     **checks: Any,
 ) -> Any:
     """A field of a specification: its help, default (`...`: required), flag on the command line, and checks such as `ge=0`.
 
     `shown` is the default in words, where the value does not show it. A flag of a field with `many` values may be repeated. A `hidden`
-    field is set by code alone. A default that can be changed is given as `default_factory=dict`. `was` are the flags
-    by which people may still look for it.
+    field is set by code alone. A default that can be changed is given as `default_factory=dict`.
     """
-    extra: Any = {"flag": flag, "shown": shown, "many": many, "hidden": hidden, "was": was}
+    extra: Any = {"flag": flag, "shown": shown, "many": many, "hidden": hidden}
     if "default_factory" in checks:
         return Field(description=help, json_schema_extra=extra, **checks)
     return Field(default, description=help, json_schema_extra=extra, **checks)

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from equipoise.case import case_repair
-from equipoise.case.case_repair import MethodEstimate, RepairTask, estimate_repair, seconds_to_probe
+from equipoise.case import repair as case_repair
+from equipoise.case.repair import MethodEstimate, RepairTask, estimate_repair, seconds_to_probe
 from equipoise.data import Cohort
 from equipoise.methods import METHODS, Goal, Method, bias_score, contract, thresholds
 from equipoise.methods.contract import NoSettings

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from equipoise.case.case_file import RepairSpec
-from equipoise.case.case_repair import RepairTask, check_methods, most_changed, rescored, try_methods
+from equipoise.case.case import RepairSpec
+from equipoise.case.repair import RepairTask, check_methods, most_changed, rescored, try_methods
 from equipoise.comparison import Comparison, ScoredCandidate, choose_candidate
 from equipoise.data import Cohort, Images, Scores
 from equipoise.errors import BadInput

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from equipoise import audit, models
-from equipoise.case.case_repair import RepairTask, try_methods
+from equipoise.case.repair import RepairTask, try_methods
 from equipoise.case.save import Saved, Serving, save_all, saved_model
 from equipoise.case.schema import ServedInputs
 from equipoise.comparison import Comparison, Provenance

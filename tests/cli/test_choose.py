@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 import equipoise as eq
-from equipoise.case import case_repair
+from equipoise.case import repair as case_repair
 from support.facts import says
 
 ROLES = ("--score", "p", "--label", "y", "--group", "sex", "--reference", "M", "--threshold", "0.5")

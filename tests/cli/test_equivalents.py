@@ -9,7 +9,7 @@ import pytest
 import equipoise as eq
 from equipoise import data, studies
 from equipoise.case import audit_case, prepare_repair, propose, write_again
-from equipoise.case.case_audit import no_bars
+from equipoise.case.audit import no_bars
 from equipoise.cli.app import command_line
 from support import hospital
 from support.command import ran

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 import equipoise as eq
-from equipoise.comparison import below_upper_bound, upper_bound_at, with_sufficient_data
+from equipoise.comparison import below_upper_bound, upper_bound_at
+from equipoise.comparison.findings import with_sufficient_data
 from equipoise.data import Attribute, Scores
 from equipoise.measures import upper_bound
 from support.cases import small_case

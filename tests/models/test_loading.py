@@ -14,8 +14,8 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 from torch import nn
 
-from equipoise.case.case_audit import load_classifier
-from equipoise.case.case_file import Case
+from equipoise.case.audit import load_classifier
+from equipoise.case.case import Case
 from equipoise.data import ImageFolder
 from equipoise.errors import BadInput
 from equipoise.models import OneOutput, backbone, code_of, load_model

@@ -28,7 +28,7 @@ HOSTILE = (
 )
 HOSTILE_NOTE = "<b onmouseover=alert(3)>note</b> </script> \u202eover"
 GOAL = paper_goal("eod", "balanced_accuracy", min_performance=0.74)
-FITTED = {"reject-option": reject_option.fit, "equalised-odds": equalised_odds.fit}
+FITTED = {"reject-option": reject_option.reject_option, "equalised-odds": equalised_odds.equalised_odds}
 
 
 def once(made: Callable[..., Comparison]) -> Callable[..., Comparison]:

@@ -1,6 +1,6 @@
 """From a case (data, model, goal and report of a hospital) to its audit or repair, and the bundle of a repair, written and served.
 
-- case: case_file (`eq.Case`: sections, rules), case_audit (`audit_case`), case_repair (`prepare_repair`: dry run, methods tried)
+- case (`eq.Case`: sections, rules), audit (`audit_case`), repair (`prepare_repair`: dry run, methods tried)
 - score_checks (`eq.check_scores`): the model's scores compared with known ones
 - bundle: schema (run.json), save and folder (written), verify and bundle (loaded and used)
 

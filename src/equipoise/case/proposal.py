@@ -19,7 +19,7 @@ import pandas as pd
 from scipy.stats import rankdata
 
 from equipoise import data
-from equipoise.case.case_file import Case
+from equipoise.case.case import Case
 from equipoise.errors import BadInput
 from equipoise.specification import extra_of, fields_of
 

@@ -19,8 +19,8 @@ import pandas as pd
 
 from equipoise import methods, models, report
 from equipoise.case import schema
-from equipoise.case.case_audit import Bars, no_bars
-from equipoise.case.case_file import CROSS
+from equipoise.case.audit import Bars, no_bars
+from equipoise.case.case import CROSS
 from equipoise.case.folder import CANDIDATES, INDEX, LABELS_SCHEMA, WEIGHT_FILES, check_folder, filling, recover, written_by_run
 from equipoise.case.schema import OWN_NETWORK, RUN, SavedModel, ServedInputs
 from equipoise.case.verify import verify

@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import AfterValidator, Field, TypeAdapter, model_serializer, model_validator
 from pydantic.dataclasses import dataclass
 
-from equipoise.case.case_file import RUN as RUN
+from equipoise.case.case import RUN as RUN
 from equipoise.case.folder import FILES
 from equipoise.comparison import STRICT, Provenance, Text
 from equipoise.data import Bins, Columns, Transform, make_preprocessing

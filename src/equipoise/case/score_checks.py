@@ -14,7 +14,7 @@ import pandas as pd
 from scipy.special import expit
 from scipy.stats import rankdata
 
-from equipoise.case.case_file import SCORE_TOLERANCE, Case
+from equipoise.case.case import SCORE_TOLERANCE, Case
 from equipoise.data import IMAGE_COLUMNS, Cohort, FloatArray, ImageFolder, Images, Scores, check_cohort, read_table
 from equipoise.errors import BadInput, Misuse, did_you_mean
 from equipoise.measures import Ranking

@@ -22,7 +22,7 @@ from equipoise import case as cases
 from equipoise.errors import BadInput, raise_all
 from equipoise.specification import Specification, extra_of, fields_of
 
-PANELS = {"images": "Model", "model": "Model", "goal": "Goal", "repair": "Goal", "history": "Pipelines"}  # by section
+OPTION_PANELS = {"images": "Model", "model": "Model", "goal": "Goal", "repair": "Goal", "history": "Pipelines"}  # by section
 SetOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -150,11 +150,11 @@ def _read_setting(text: str, field: FieldInfo | None) -> Any:
 
 
 def check_option(flag: str, kind: type[Specification], sections: tuple[str, ...]) -> None:
-    """Raises an error about an option that does not exist if a setting that `--set` reaches is, or is called, like it."""
+    """Raises an error about an option that does not exist if a setting that `--set` reaches is called like it."""
     name = flag.lstrip("-").replace("-", "_").removeprefix("no_")
     settings = sorted(settings_of(kind), key=lambda found: found[0] not in sections)
-    for section, key, field in settings:
-        if key == name or flag in extra_of(field).get("was", "").split():
+    for section, key, _ in settings:
+        if key == name:
             instead = f"--set {section}.{key}=VALUE, or {key} in [{section}] of a case file"
             raise BadInput(f"no such option: {flag}. It is a setting: {instead}.") from None
     keys = {key: f"{section}.{key}" for section, key, _ in reversed(settings)}
@@ -173,7 +173,7 @@ def _option(flag: str, setting: Setting) -> Any:
     help = f"{(field.description or '')[:1].upper()}{(field.description or '')[1:].rstrip('.')}."
     shown = extra.get("shown") or (False if field.is_required() or field.default in (None, (), ...) else str(field.default))
     shown = False if "PydanticUndefined" in str(shown) else shown
-    return Annotated[taken | None, typer.Option(names, help=help, show_default=shown, rich_help_panel=PANELS.get(section))]
+    return Annotated[taken | None, typer.Option(names, help=help, show_default=shown, rich_help_panel=OPTION_PANELS.get(section))]
 
 
 def _takes_many(field: FieldInfo) -> bool:

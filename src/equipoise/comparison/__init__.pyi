@@ -15,13 +15,11 @@ from .findings import MethodRow as MethodRow
 from .findings import ScoredCandidate as ScoredCandidate
 from .findings import below_upper_bound as below_upper_bound
 from .findings import upper_bound_at as upper_bound_at
-from .findings import with_sufficient_data as with_sufficient_data
 from .options import KEEP_ORIGINAL as KEEP_ORIGINAL
 from .options import LEVEL_UP as LEVEL_UP
 from .options import RULES as RULES
 from .options import SMALLEST_GAP as SMALLEST_GAP
 from .options import WITHOUT_GROUP as WITHOUT_GROUP
-from .options import Exchange as Exchange
 from .options import Option as Option
 from .options import RepairLimits as RepairLimits
 from .options import limits_of as limits_of

@@ -134,7 +134,7 @@ class Columns(Specification):
         "edges that cut a numeric group column, as in age=40,60,80: <40, 40-59, 60-79, 80+", default_factory=dict, flag="--bins"
     )
     positive: Any = setting("label value that counts as positive, if labels are not 0 and 1", None)
-    classes: Values = setting("classes of the only label, decided by argmax, in the order of the network's outputs", (), was="--class")
+    classes: Values = setting("classes of the only label, decided by argmax, in the order of the network's outputs", ())
     missing: Values = setting(
         "texts that are read as missing, as ? or NA, in every column with a role but ids and patients; inputs stay as they are", ()
     )
@@ -147,7 +147,7 @@ class Columns(Specification):
         f"patients recorded in several groups: {', '.join(CONFLICTS)}", "row"
     )
     features: Names = setting("input columns of a tabular model, in order", (), shown="all columns without another role")
-    view: str | None = setting("column with the view of the images; only frontal views (PA, AP) are used", None, was="--view-column")
+    view: str | None = setting("column with the view of the images; only frontal views (PA, AP) are used", None)
     max_table_bytes: int | None = setting("largest table to read, in bytes after decompression", None, ge=1)
     raw: bool = setting("whether inputs may be text and empty cells, for a classifier that encodes them itself", False, hidden=True)
 

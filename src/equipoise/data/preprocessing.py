@@ -295,7 +295,6 @@ class ImageFolder(Specification):
         "column with image names: paths relative to the folder, or names unique below it, with or without extension",
         None,
         shown=f"the first of {', '.join(IMAGE_COLUMNS)}",
-        was="--image-column",
     )
     size: int | None = setting("stretch the images to this many pixels per side, the input size of the network", None, shown="224")
     resize: Annotated[Any, BeforeValidator(lambda value: read_resize(value) or None)] = setting(

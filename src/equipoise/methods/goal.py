@@ -153,7 +153,6 @@ class Goal(Specification):
         'rates that may not fall in any group: { tpr = "before" }, or a minimum, { tpr = 0.8 }',
         default_factory=dict,
         shown="no group may be worse off by the measure",
-        was="--min-rate --no-group-worse",
     )
     allow_worse: bool = setting("a group may be worse off by the measure than before", False, flag="--allow-worse")
     max_rise: Annotated[dict[str, float], BeforeValidator(_limits)] = setting(

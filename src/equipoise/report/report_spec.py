@@ -12,7 +12,7 @@ class ReportSpec(Specification):
     """The section [report]: what is written next to the result, and how groups are called in it."""
 
     title: str | None = setting("title of the report", None, shown="label and model")
-    words: dict[str, str] = setting('words for groups, as in { F = "women", M = "men" }', default_factory=dict, was="--group-name")
+    words: dict[str, str] = setting('words for groups, as in { F = "women", M = "men" }', default_factory=dict)
     figures: Path | None = setting("folder for the figures of an audit (SVG)", None)
     thumbnails: bool = setting("show images of the patients whose score changed most", False)
     card: Path | None = setting("TOML file with facts for the model card", None)

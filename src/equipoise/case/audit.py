@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from equipoise import comparison, data, measures, models, report
-from equipoise.case.case_file import Case
+from equipoise.case.case import Case
 from equipoise.errors import BadInput
 
 if TYPE_CHECKING:

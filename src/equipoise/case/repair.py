@@ -17,8 +17,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from equipoise import comparison, data, methods, models, report
-from equipoise.case.case_audit import Bars, check_group_names, counting, load_classifier, no_bars
-from equipoise.case.case_file import CROSS, Case, RepairSpec
+from equipoise.case.audit import Bars, check_group_names, counting, load_classifier, no_bars
+from equipoise.case.case import CROSS, Case, RepairSpec
 from equipoise.case.save import ROWS_CHECKED, Saved, Serving, inputs_of, save_all, saved_models
 from equipoise.case.schema import PREDICTOR_SCORE
 from equipoise.comparison import Comparison, Provenance, ScoredCandidate

@@ -81,7 +81,6 @@ class DataSpec(Columns):
         "file with the training set in the same columns, for methods that need it; of a model, a logistic regression on the same inputs is "
         "fitted to it too, and reported where it clearly does better",
         None,
-        was="--train",
     )
 
 
@@ -102,12 +101,11 @@ class ModelSpec(Specification):
         many=True,
         shown="audit: 0.5; debias: that of best performance",
     )
-    output: Literal["auto", "logit", "probability"] = setting("what the network returns: logit or probability", "auto", was="--output-type")
+    output: Literal["auto", "logit", "probability"] = setting("what the network returns: logit or probability", "auto")
     outputs: Annotated[Any, BeforeValidator(_by_label)] = setting(
         "name or number of the output of a network with many; of several labels, { Effusion = 3 }",
         None,
         many=True,
-        was="--output-name",
     )
     trust_pickle: bool = setting("read an estimator from a pickle (.pkl, .joblib), which runs any code that its author put into it", False)
     trust_types: Texts = setting("types to trust in a .skops file, as listed in the error message", ())
@@ -422,7 +420,7 @@ def case_schema() -> dict[str, Any]:
             return given
         if name := given.get("$ref"):
             return plain(definitions[name.rpartition("/")[2]])
-        found = {key: plain(value) for key, value in given.items() if key not in ("flag", "shown", "many", "hidden", "was", "title")}
+        found = {key: plain(value) for key, value in given.items() if key not in ("flag", "shown", "many", "hidden", "title")}
         if found.get("type") == "array":
             found = {
                 "anyOf": [found.get("items", {}), {key: value for key, value in found.items() if key not in ("description", "default")}]
