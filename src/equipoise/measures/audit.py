@@ -78,7 +78,11 @@ def protection(least: int, unit: str) -> str:
 
 
 def lacking_note(lacking: Mapping[str, str], least: int, unit: str) -> str:
-    """The measures of a group that are missing, in words, from the reason of each."""
+    """The measures of a group that are missing, in words, from the reason of each.
+
+    - `lacking`: by measure, the reason why it is missing.
+    - `least`, `unit`: how many patients (or rows) a measure needs.
+    """
     common = {TOO_FEW: f"fewer than {least} {unit}", WITHHELD: protection(least, unit)}
     listed = {why: ", ".join(name for name, reason in lacking.items() if reason == why) for why in common}
     parts = [f"{INSUFFICIENT_DATA} ({common[why]}): {names}" for why, names in listed.items() if names]

@@ -266,6 +266,9 @@ def _shifts(clusters: Clusters, x: FloatArray, y: FloatArray, w: FloatArray) -> 
 def match_positives(x: FloatArray, y: IntArray, codes: IntArray, groups: int) -> FloatArray:
     """Probabilities (n,) of the logits x, shifted so that those of each group, and of rows without one, add up to its positives.
 
+    - `y`, `codes`: the labels and the groups (n,); -1 for a row without a group.
+    - `groups`: the number of groups.
+
     >>> match_positives(np.zeros(4), np.array([1, 0, 0, 0]), np.zeros(4, int), 1).round(6).tolist()
     [0.25, 0.25, 0.25, 0.25]
     """
@@ -418,6 +421,10 @@ def clipped_logit(score: FloatArray) -> FloatArray:
 
 def logit_map(score: FloatArray, target: FloatArray | IntArray, weight: FloatArray | None = None) -> LogitMap | None:
     """The map that fits the scores best to these labels or probabilities; None if it is not increasing or cannot be estimated.
+
+    - `score`: (n,) in [0, 1].
+    - `target`: labels, which are smoothed as by Platt, or probabilities (n,).
+    - `weight`: sample weights.
 
     >>> rng = np.random.default_rng(0)
     >>> z, u = rng.normal(size=20_000), rng.random(20_000)

@@ -157,7 +157,12 @@ def outcome_facts(outcomes: Mapping[str, str]) -> list[Fact]:
 
 
 def gap_facts(rows: Iterable[Mapping[Any, Any]], label: str = "", measure: str = "measure") -> list[Fact]:
-    """One fact per row of a table of gaps, or of other measures of groups."""
+    """One fact per row of a table of gaps, or of other measures of groups.
+
+    - `rows`: of the table.
+    - `label`: of the audit they belong to, empty for the only one.
+    - `measure`: the column with the name of what was measured.
+    """
     facts = []
     for row in rows:
         fields = {name: float(row[name]) for name in (*NUMBER_FIELDS, *TRUE_OR_FALSE_FIELDS) if name in row}

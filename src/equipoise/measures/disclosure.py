@@ -339,6 +339,9 @@ def steps_by_group(scores: Scores, attribute: Attribute, rule: Rule, least: int)
 
     Between two thresholds of a group, each label has no rows or those of at least `least` patients; a group with fewer patients of a label
     is left out. Figures of the same scores share these steps, so that comparing them does not disclose a few patients either.
+
+    - `attribute`: whose groups are drawn.
+    - `rule`: its thresholds are among those of the steps.
     """
     enough, cuts = max(least, MIN_BETWEEN), [_reported_cuts(rule, level) for level in attribute.levels]
     cells, frames = _Counted.of(scores, [attribute], chain(*cuts)), [pd.DataFrame(columns=STEPS_BY_GROUP)]

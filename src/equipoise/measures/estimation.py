@@ -74,6 +74,11 @@ def audit_labels(
 
     `tables` are the scores of each label, or the scans of one table on disk, which is read once. `name` is that of the audit, the first
     table's if there is none. `also` are further measures of a label, such as that of the goal of its repair.
+
+    - `rules`: the decision rule of each label.
+    - `spec`: what is measured, and how.
+    - `kind`: whether the scores are of labels, or of classes decided by argmax.
+    - `progress`: called with the work done so far, and all of it.
     """
     reading: AbstractContextManager[Any] = nullcontext(tables)
     if not all(isinstance(table, Scores) for table in tables.values()):
@@ -474,7 +479,12 @@ def _tested_together(untested: Sequence[tuple[LabelAudit, Sequence[AttributeEsti
 
 
 def estimate_performance(scores: Scores, f: FloatArray, names: Sequence[str], settings: AuditSpec) -> dict[str, Estimate]:
-    """The performance measures of all rows together, each with its interval."""
+    """The performance measures of all rows together, each with its interval.
+
+    - `scores`, `f`: the rows, and the decisions on them (n,).
+    - `names`: of the measures.
+    - `settings`: the level of the intervals is read.
+    """
     units = units_of(scores.patients, len(scores))
     ranking = cache(partial(Ranking, scores.rank, scores.y, units, scores.weight))  # sorts the rows only for a measure of their order
 
@@ -534,6 +544,9 @@ def simultaneous_gaps(scores: Scores, f: FloatArray, measure: str, settings: Aud
     """The gap of every group except the reference, with pointwise and simultaneous limits; NaN if a group has too few patients.
 
     The simultaneous intervals of the measure all cover with probability `settings.level`, over as many `labels` as are judged together.
+
+    - `f`: decisions (n,).
+    - `settings`: level and least number of patients.
 
     >>> scores = Scores.from_arrays([1, 1, 1, 1, 0] * 40, [0.5] * 200, ["F", "M"] * 100, reference="M")
     >>> (gap,) = simultaneous_gaps(scores, np.tile([0.0, 1.0, 1.0, 1.0], 50), "spd", AuditSpec())

@@ -259,6 +259,9 @@ def combine_limits(
     The distances from the values to the limits are added like standard errors, each in its own direction, so that a proportion of 1 makes
     the sum uncertain on one side only. Without correlations the estimates are independent.
 
+    - `coefficients`, `value`, `low`, `high`: of the terms (..., k).
+    - `correlation`: of the estimates (..., k, k).
+
     >>> [round(float(x), 3) for x in combine_limits([1, -1], *(np.array(v) for v in ([1.0, 1.0], [0.722, 0.722], [1.0, 1.0])))]
     [0.0, -0.278, 0.278]
     """

@@ -171,6 +171,9 @@ def percentile_interval(draws: FloatArray, value: npt.ArrayLike, level: float = 
     """The percentile interval over the first axis, extended to contain the value itself; NaN where the value is NaN.
 
     Draws that are NaN, because a cell was empty, are ignored.
+
+    - `draws`: (draws, ...).
+    - `level`: of the interval.
     """
     point = np.asarray(value, dtype=np.float64)
     tail = (1 - level) / 2
@@ -538,7 +541,14 @@ def moments_of(
     weight: npt.ArrayLike | None = None,
     names: Sequence[str] = tuple(DECISION_RATIOS),
 ) -> Moments:
-    """The moments of decisions f, by group and patient, for these ratios. Rows without a group (code -1) are left out."""
+    """The moments of decisions f, by group and patient, for these ratios. Rows without a group (code -1) are left out.
+
+    - `f`, `y`: decisions in [0, 1] and labels (n,).
+    - `codes`, `groups`: the group of each row, and their number.
+    - `units`: the patient of each row, as codes (see `units_of`).
+    - `weight`: sample weights.
+    - `names`: of the ratios, by default all.
+    """
     ratios = {name: DECISION_RATIOS[name] for name in names}
     return sum_columns(ratios, _rows_by_label(y, f), Clusters.of(codes, groups, units), weight)
 
@@ -561,6 +571,11 @@ def moments_of_change(
 
     `names` are some of these changes; or of the predictive values and the Jaccard index before and after, which are correlated. If no
     decision changed, decisions on other patients still might: the interval of ten unchanged decisions has a positive width.
+
+    - `before`, `after`: decisions in [0, 1] (n,).
+    - `y`: labels (n,).
+    - `clusters`: the rows by group and patient.
+    - `weight`: sample weights.
 
     >>> ones = np.ones(10)
     >>> change = moments_of_change(ones, ones, ones, Clusters.of(np.zeros(10, int), 1, np.arange(10)))

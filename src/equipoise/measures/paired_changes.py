@@ -166,7 +166,12 @@ class PairedDecisions:
 def performance_error(
     name: str, f: FloatArray, y: IntArray, units: IntArray, weight: FloatArray | None = None, before: FloatArray | None = None
 ) -> float:
-    """The standard error of the performance of decisions f over all rows, or of its change from that of the decisions `before`."""
+    """The standard error of the performance of decisions f over all rows, or of its change from that of the decisions `before`.
+
+    - `name`: of a measure of performance at a threshold.
+    - `y`, `units`: label and patient of each row.
+    - `weight`: sample weights.
+    """
     everyone, mass = np.zeros(len(y), np.int64), np.ones(len(y)) if weight is None else weight
     signs = {"jaccard": 1.0} if name == "f1" else estimated_rates(name, sums_at(y, mass, 2))
     if before is None:

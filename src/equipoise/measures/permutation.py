@@ -47,6 +47,13 @@ def p_values(
 ) -> dict[str, FloatArray]:
     """The p-value of the gap of every group except the reference, (groups - 1,) for each measure; NaN if a cell is empty.
 
+    - `decisions`, `y`, `codes`: of each row (n,).
+    - `levels`: the groups, the reference first.
+    - `patients`: ids, among whom groups are permuted; None for rows.
+    - `measures`: names of gaps.
+    - `weight`: sample weights.
+    - `draws`, `seed`: of permutations, where no exact distribution is known.
+
     >>> p = p_values([1, 1, 1, 0, 0, 0], [1] * 6, [0, 0, 0, 1, 1, 1], ("M", "F"), None, ["eod", "spd"])
     >>> p["eod"].round(3).tolist()  # 2 of the 20 ways to choose who is F
     [0.1]

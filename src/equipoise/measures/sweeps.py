@@ -88,7 +88,11 @@ def gap_functional(gap: str, n: FloatArray, group: int) -> Affine:
 
 
 def performance_functional(name: str, n: FloatArray) -> Affine:
-    """Accuracy or balanced accuracy of all rows, of any group or none, from the cell counts."""
+    """Accuracy or balanced accuracy of all rows, of any group or none, from the cell counts.
+
+    - `name`: of an affine measure of performance.
+    - `n`: cell counts (groups + 1, 2).
+    """
     if not is_affine_performance(name):
         raise UnknownName("affine performance measure", name, AFFINE_PERFORMANCE)
     totals = n.sum(-2)  # (..., 2)
@@ -141,6 +145,10 @@ def sweep(
     """The measures at every distinct threshold of scores (n,).
 
     Scores whose relative difference is at most `rounding` count as equal.
+
+    - `score`, `y`: of each row (n,).
+    - `attribute`: the groups of the rows.
+    - `weight`: sample weights.
     """
     s, levels = np.asarray(score, dtype=np.float64), attribute.levels
     order = np.argsort(-s)  # half the time of a sweep
@@ -200,6 +208,12 @@ def upper_bound(
 
     None if there is no such bound: a quotient such as a gap in PPV, or F1, is not linear in the rates. NaN if the rows lack a cell that all
     gaps or the performance need. Groups that lack a cell have no gap, so the bound does not constrain them, nor rows without a group.
+
+    - `scores`, `y`, `codes`: of each row (n,).
+    - `levels`: the groups, the reference first.
+    - `measure`: a gap that is a sum of rates.
+    - `bounds`: largest |gap| allowed, one or several.
+    - `weight`: sample weights.
 
     >>> float(upper_bound([0.9, 0.1, 0.6, 0.4], [1, 0, 0, 1], [0, 0, 1, 1], ("M", "F"), "eod", "balanced_accuracy", [0.0])[0])
     0.75

@@ -168,7 +168,10 @@ def thresholds_by_name(threshold: float | Mapping[str, float] | None, names: Ite
 def choose_rule(
     threshold: float | Mapping[str, float] | None = None, valid: Scores | None = None, optimise: str = "balanced_accuracy"
 ) -> Threshold:
-    """The given threshold; else the best one by `optimise` on the validation scores; else 0.5. Its `origin` says which."""
+    """The given threshold; else the best one by `optimise` on the validation scores; else 0.5. Its `origin` says which.
+
+    - `valid`: scores that are not audited.
+    """
     if threshold is not None and valid is not None:
         raise BadInput("give a threshold or validation data to choose one, not both")
     if threshold is not None:
@@ -200,7 +203,12 @@ def rules_by_label(
     valid: Mapping[str, Scores] | None = None,
     optimise: str = "balanced_accuracy",
 ) -> dict[str, Rule]:
-    """The rule of each label: the given one, or from its own threshold or its own validation scores."""
+    """The rule of each label: the given one, or from its own threshold or its own validation scores.
+
+    - `labels`: their names.
+    - `valid`: the validation scores of each label.
+    - `optimise`: a measure of performance.
+    """
     if rule is not None and threshold is not None:
         raise BadInput("give a decision rule or a threshold, not both")
     own = thresholds_by_name(threshold, labels)

@@ -179,6 +179,9 @@ def run_methods(
     every method is run, in the remaining time. Otherwise they are tried as `auto` does: methods that would take too long are left out,
     those with steps share the time, and the first result that leaves nothing to improve is the last. The best of the candidates is chosen
     by `choose_method`.
+
+    - `model`: the network; None for scores.
+    - `seed`, `train`: for every method, as in `run_method`.
     """
     speed: Speed | None = None
     order, tried = list(methods), MethodResults()

@@ -162,6 +162,8 @@ def choose_method(tried: Sequence[Sequence[LabelCandidate]]) -> int:
     """The position of the best of several methods, each with one candidate per label: the first of those with the largest net gain.
 
     By cross-fitted values if every candidate has them, otherwise by the paper's rule on the values of the rows that it was fitted to.
+
+    - `tried`: for each method, the candidates of all labels.
     """
     if any(own.expected is None for each in tried for own in each):
         in_sample = []

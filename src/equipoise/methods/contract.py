@@ -240,7 +240,12 @@ class NoSettings:
 
 
 def method(name: str, *, title: str, settings: type[Any] = NoSettings, **about: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A decorator that registers a method under a name, with its metadata (see `Method`)."""
+    """A decorator that registers a method under a name, with its metadata (see `Method`).
+
+    - `title`: what it does, in one line.
+    - `settings`: a frozen dataclass with a default for each field.
+    - `about`: further fields of `Method`.
+    """
 
     def register(run: Callable[..., Any]) -> Callable[..., Any]:
         existing = METHODS.registered.get(name)
@@ -266,6 +271,9 @@ def make_settings(name: str, given: Mapping[str, Any]) -> Any:
     """The settings object of a method, with values as the types that it declares: texts are converted, and one value is a list of one.
 
     Raises one error for all unknown settings, each with the closest valid one, and for all invalid values.
+
+    - `name`: of a method.
+    - `given`: values by name of a setting.
     """
     from pydantic import TypeAdapter, ValidationError
 
@@ -309,6 +317,10 @@ def check_method(
 
     `train` is whether there is a training set; `labels` are the outputs of a network that are repaired together, with these goals;
     `weighted` is whether the rows have sample weights, and `rows` is their name.
+
+    - `name`, `given`: the method and its settings.
+    - `network`, `layers`, `features`: whether there is a network, one with layers, and columns next to the scores.
+    - `kind`: whether labels are independent, or classes decided by argmax.
     """
     settings, method, problems = make_settings(name, given), METHODS[name], list[str]()
 
@@ -358,7 +370,13 @@ class Speed:
 
     @classmethod
     def measured(cls, model: "nn.Module | None", repair: Rows, goal: Goal, train: Cohort | None = None, labels: int = 1) -> "Speed":
-        """The speed of a network on the rows of one label; scores need no network and take no time per row."""
+        """The speed of a network on the rows of one label; scores need no network and take no time per row.
+
+        - `model`: the network; None for scores.
+        - `repair`, `train`: the sets of one label.
+        - `goal`: what is evaluated.
+        - `labels`: how many are repaired.
+        """
         per_row, backward = 0.0, 1.0
         if model is not None:
             cohort = cast(Cohort, repair)
@@ -368,7 +386,10 @@ class Speed:
         return cls(model, repair, goal, train, backward, per_row, labels * seconds_per_evaluation(repair, goal), labels)
 
     def work(self, name: str, given: Mapping[str, Any]) -> Work:
-        """The work of a method: cross-fitted selection runs it several times, and labels that are repaired one by one once each."""
+        """The work of a method: cross-fitted selection runs it several times, and labels that are repaired one by one once each.
+
+        - `name`, `given`: the method and its settings.
+        """
         method, settings, selection = METHODS[name], make_settings(name, given), self.goal.selection
         work = method.cost(self, settings)
         if method.kind != Kind.OTHERS and selection != "paper" and work.rows is not None and method.selects:

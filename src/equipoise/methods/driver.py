@@ -258,7 +258,11 @@ def _cross_tested(
 
 
 def goals_of(labels: Sequence[str], kind: LabelKind, goal: Goal, goals: Mapping[str, Goal] | None) -> dict[str, Goal]:
-    """The goal of each label: one goal for all of them, or the goals given by name."""
+    """The goal of each label: one goal for all of them, or the goals given by name.
+
+    - `labels`: of the rows.
+    - `kind`: labels or classes, for messages.
+    """
     problems: list[str] = []
     if goals is not None:
         word = kind.one
@@ -296,6 +300,12 @@ def run_method(
     `goals` has the goal of each label, with one selection; the goal of a cohort with one label is {"": goal}. The network of a cohort with
     several labels is `ChosenOutputs`. With `refuse_constant`, steps with constant decisions are not chosen; the published selection, which
     studies reproduce, has no such rule, and cross-fitted selection always has it.
+
+    - `name`, `settings`: the method, and values of its settings.
+    - `model`: the network, with all outputs that are repaired; None for scores.
+    - `seed`: of every random generator of the run.
+    - `train`: the training set, for methods that take it.
+    - `progress`: called with the steps done, and all of them.
     """
     on_scores, several = isinstance(cohort, Scores), cohort.several
     offered: dict[str, Any] = {"labels": cohort.labels, "kind": cohort.kind} if several else {}

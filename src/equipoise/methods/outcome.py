@@ -203,8 +203,13 @@ def judge(
 
     Decisions are 0 or 1, or probabilities of a positive decision. `labels` is the number of labels repaired together, which share the error
     rate of the claims. A repair that was `forced` with too few patients is never called closed or reduced. `later` states that the rows are
-    of later patients than those of the repair. `spread` are further standard
-    errors of changes, of the gap of each group and of the performance (""): those of another repair than the one that decided.
+    of later patients than those of the repair. `spread` are further standard errors of changes, of the gap of each group and of the
+    performance (""): those of another repair than the one that decided.
+
+    - `scores_before`, `decisions_before`: of the original on these rows.
+    - `scores_after`, `decisions_after`: of the repaired classifier on the same rows, in the same order.
+    - `goal`: its measure, performance and limits are judged.
+    - `settings`: level and least number of patients.
 
     >>> import numpy as np
     >>> y, groups = np.array([1, 1, 0, 0] * 1000), np.array(["F", "M"] * 2000)

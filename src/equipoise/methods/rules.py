@@ -104,7 +104,11 @@ def _about(rule: "Rule | type[Rule]") -> dict[str, object]:
 
 
 def read_rule(content: bytes, source: str) -> Rule:
-    """The rule in the bytes of a file."""
+    """The rule in the bytes of a file.
+
+    - `content`: JSON.
+    - `source`: the file, for messages.
+    """
     try:
         plain = json.loads(content.decode("utf-8"))
     except (ValueError, RecursionError) as error:

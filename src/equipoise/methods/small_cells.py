@@ -96,6 +96,8 @@ def check_cells(sets: Mapping[str, Rows], goals: Mapping[str, Goal], label: str 
 
     `sets` are the repair set and the test set by name. With several labels, there is one goal per label. `label` is the name of a label
     whose sets are separate from those of the others.
+
+    - `goals`: by label.
     """
     problems: list[str] = []
     by_label = {key: cohort.by_label for key, cohort in sets.items()}

@@ -330,6 +330,9 @@ def trajectory_panel(part: pd.DataFrame, plan: Plan, arm: str, measure: str) -> 
         f"{arm}, {measure}: {len(splits)} splits. Median bias {first['gap']:+.3f} at first and {end['gap']:+.3f} at the last step that "
         f"half of them reach; {plan.performance.replace('_', ' ')} {first['performance']:.3f} and {end['performance']:.3f}."
     )
-    ticks = axes.x_ticks(np.linspace(0, last, 5), lambda v: f"{v:.3g}"), axes.y_ticks(steps_within(low, 1.0, 6), lambda v: f"{v:.1f}")
+    ticks = (
+        axes.x_ticks(np.linspace(0, last, 5), lambda v: f"{v:.3g}"),
+        axes.y_ticks(steps_within(low, 1.0, 6), lambda v: f"{v:.1f}".replace("-0.0", "0.0")),
+    )
     title = axis_title(plan, part, arm)
     return Panel(f"{arm}, {measure.upper()}", says, *ticks, title, f"bias, {plan.performance.replace('_', ' ')}", tuple(marks))
