@@ -4,9 +4,9 @@
 
 The scores are those that J. Zech published with reproduce-chexnet (`chexnet-nih` under the data root); the network itself is not needed.
 The threshold of each finding is that of the best balanced accuracy on one third of the patients; everything reported is from the other two
-thirds. p-values are by permutation, adjusted (Holm) for all findings, measures, attributes, their intersections and groups together, and
-for underdiagnosis; differences in sensitivity and false positive rate by single attributes are kept. Calibration, Brier score and AUROC do
-not depend on the threshold.
+thirds. p-values are adjusted for all comparisons of a finding, and `clear` are the differences that an overview of all findings marks;
+differences in sensitivity and false positive rate by single attributes are kept. Calibration, Brier score and AUROC do not depend on the
+threshold.
 """
 
 import argparse
@@ -66,7 +66,7 @@ def main() -> None:
     chosen = {finding: scores_of(valid, finding) for finding in FINDINGS}
     audits = eq.audit(labels, valid=chosen, level=LEVEL, no_finding="none of the labels")
     groups, gaps = [], []
-    for finding, audit in audits.labels.items():
+    for finding, audit in audits.overview.items():
         single = audit.groups[audit.groups["attribute"].isin(ATTRIBUTES)].rename_axis("group").reset_index()
         groups.append(single.assign(finding=finding, threshold=audit.rule.value))
         own = audit.gaps[audit.gaps["attribute"].isin(ATTRIBUTES) & audit.gaps["measure"].isin(MEASURES)]

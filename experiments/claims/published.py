@@ -18,6 +18,7 @@ import pandas as pd
 
 import equipoise as eq
 
+LISTED = 0.1  # largest p-value of a gap that is listed, before adjustment
 HARM = {"eod": "missed findings", "fpr_gap": "false alarms"}
 AGES, BANDS = (0, 40, 60, 200), ("under 40", "40 to 59", "60 and over")
 
@@ -61,12 +62,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--version", required=True, help="before or after")
-    given, rows = parser.parse_args(), []
+    given, rows, listed = parser.parse_args(), [], []
     given.out.mkdir(parents=True, exist_ok=True)
     for name, (scores, cuts) in networks(Path(os.environ["EQUIPOISE_DATA"])).items():
         audit = eq.audit(scores, threshold=cuts)
         for label, own in audit.labels.items():
             gaps = own.gaps[own.gaps["measure"].isin(HARM) & own.gaps["value"].notna()]
+            listed.append(gaps[gaps["p_value"] <= LISTED].assign(network=name, label=label))
             crossed = gaps["attribute"].isin(own.intersections)
             row = {"network": name, "version": given.version, "label": label, "comparisons": own.comparisons}
             row |= {"single": int((~crossed).sum()), "found_single": int(gaps["clear"][~crossed].sum())}
@@ -77,6 +79,8 @@ def main() -> None:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
+    found = pd.concat(listed)[["network", "label", "measure", "attribute", "group", "reference", "value", "p_value", "p_adjusted", "clear"]]
+    found.to_csv(given.out / f"findings_{given.version}.csv", index=False, float_format="%.4f")
 
 
 if __name__ == "__main__":

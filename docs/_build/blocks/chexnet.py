@@ -30,7 +30,7 @@ def chexnet_run() -> str:
         f"{run['test_rows']:,.0f} images of {run['test_patients']:,.0f} patients were audited; thresholds come from the other "
         f"{run['patients'] - run['test_patients']:,.0f} of {run['patients']:,.0f} patients. The audit makes {run['comparisons']:.0f} "
         f"comparisons, of which this page shows {run['shown']:.0f}. {apart} of their pointwise intervals exclude zero; {clear} differences "
-        "remain after adjustment for all that the audit makes.\n"
+        "are marked in the overview of all findings. Of the findings with a mark, at most 5 % are expected to have no difference.\n"
     )
 
 
@@ -54,7 +54,7 @@ def chexnet_findings() -> str:
 
 
 def chexnet_gaps() -> str:
-    """The differences that remain after adjustment, largest first within each attribute."""
+    """The differences that the overview marks, largest first within each attribute."""
     gaps = rows(f"{CHEXNET}/gaps.csv")
     clear = gaps[gaps["clear"]].assign(size=lambda frame: frame["value"].abs()).sort_values(["attribute", "size"], ascending=[True, False])
     lines = [

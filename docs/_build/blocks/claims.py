@@ -2,6 +2,9 @@
 
 from collections.abc import Callable, Mapping
 
+import pandas as pd
+
+from blocks.chexnet import IN_WORDS, small_p
 from blocks.rows import rows, table
 
 RULES = {"one family": "all gaps of all labels at once", "in order": "in order"}
@@ -31,4 +34,23 @@ def published() -> str:
     return table(header, lines)
 
 
-BLOCKS: Mapping[str, Callable[[], str]] = {"claims-simulated": simulated, "claims-published": published}
+def findings() -> str:
+    """Every difference of the published networks that is clear before or after, with its adjusted p-values."""
+    keys = ["network", "label", "measure", "attribute", "group", "reference"]
+    after, before = (rows(f"claims/findings_{version}.csv").fillna({"label": ""}) for version in ("after", "before"))
+    both = after.merge(before, on=keys, how="outer", suffixes=("_after", "_before"))
+    clear = {version: both[f"clear_{version}"].eq(True) for version in ("before", "after")}
+    lines, seen = [], ""
+    for k, row in both[clear["before"] | clear["after"]].iterrows():
+        p = {version: "" if pd.isna(value := row[f"p_adjusted_{version}"]) else small_p(value) for version in clear}
+        marks = {version: f"{p[version]}{' *' if clear[version][k] else ''}" for version in clear}
+        value = row["value_after"] if pd.notna(row["value_after"]) else row["value_before"]
+        named = "" if row["network"] == seen else row["network"]
+        seen, finding = row["network"], row["label"].replace("_", " ").lower()
+        between = f"{row['group']} minus {row['reference']}"
+        lines.append([named, finding, IN_WORDS[row["measure"]], between, f"{100 * value:+.1f}", *marks.values()])
+    header = ("network", "finding", "difference in", "between", "points", "adjusted p before", "adjusted p after")
+    return table(header, lines)
+
+
+BLOCKS: Mapping[str, Callable[[], str]] = {"claims-simulated": simulated, "claims-published": published, "claims-findings": findings}

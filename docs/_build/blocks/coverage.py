@@ -108,7 +108,20 @@ def coverage_short() -> str:
     )
 
 
+def coverage_formula() -> str:
+    """The coverage of rates of NIH patients by three formulas of the variance, for 120 patients."""
+    found, lines = rows("coverage/formula.csv"), []
+    for (label, flagged), own in found[found["patients"] == 120].groupby(["label", "flagged"], sort=False):
+        by_rate = own.set_index("rate")
+        cells = [f"{by_rate.loc[rate, name]:.3f}" for rate in ("selection_rate", "fpr") for name in FORMULAS]
+        lines.append([label, f"{flagged:.0%}", *cells])
+    header = ("label", "flagged", *(f"{rate}: {words}" for rate in ("share flagged", "FPR") for words in FORMULAS.values()))
+    return table(header, lines)
+
+
+FORMULAS = {"Kish": "before", "patient by patient": "formula, by patient", "power sums": "audit"}
 BLOCKS: Mapping[str, Callable[[], str]] = {
+    "coverage-formula": coverage_formula,
     "coverage": coverage,
     "coverage-reasons": coverage_reasons,
     "coverage-repetitions": coverage_repetitions,
