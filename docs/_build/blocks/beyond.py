@@ -110,6 +110,25 @@ def nih_pretrained() -> str:
     )
 
 
+def one_group() -> str:
+    """Networks trained on one sex or one view, and what repairs leave."""
+
+    def within(line: pd.Series, name: str) -> str:
+        return f"{line[name]:+.3f} [{line[f'{name}_low']:+.3f}, {line[f'{name}_high']:+.3f}]"
+
+    def both(line: pd.Series, rate: str) -> str:
+        return f"{100 * line[f'{rate}_seen']:.0f} / {100 * line[f'{rate}_unseen']:.0f} %"
+
+    lines = []
+    for _, line in rows("one-group/rows.csv").iterrows():
+        repaired = line["arm"] != "original"
+        changes = [within(line, "gap_change"), within(line, "ba_change"), f"{4 * line['acted']:.0f} of 4"] if repaired else ["", "", ""]
+        gap = f"{line['gap']:+.3f} [{line['low']:+.3f}, {line['high']:+.3f}]"
+        lines.append([line["cause"], line["arm"], gap, both(line, "tpr"), both(line, "fpr"), *changes])
+    header = ("trained on", "repair", "EOD, all patients", "sensitivity, seen / unseen group", "false alarms", "change of the size of the gap")
+    return table((*header, "change of balanced accuracy", "acts in"), lines)
+
+
 def selection() -> str:
     """How much each way to choose a step promises and keeps, over the eight cases."""
     found = rows("beyond/selection.csv")
@@ -216,6 +235,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "beyond-chest-xray": beyond_chest_xray,
     "nih-paper": nih_paper,
     "nih-pretrained": nih_pretrained,
+    "one-group": one_group,
     "selection": selection,
     "peers": peers,
     "peers-groups": peers_groups,
