@@ -159,6 +159,23 @@ def test_diseases_and_kind_of_admission(tiny: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("codes", "disease"),
+    [
+        (("20000", "20238", "2024", "20382", "2386", "20892"), "haematologic_malignancy"),
+        (("1960", "1991", "20970", "20979", "78951"), "metastatic_cancer"),
+        (("042", "0449"), "aids"),
+        (("20239", "20523", "20703", "2385", "1992", "20976", "0450", "20893", "78952"), ""),
+    ],
+)
+def test_diseases_are_the_ranges_of_the_score(tiny: Path, codes: tuple[str, ...], disease: str) -> None:
+    names = ["aids", "haematologic_malignancy", "metastatic_cancer"]
+    for code in codes:
+        write(tiny, {"DIAGNOSES_ICD": f"row_id,subject_id,hadm_id,seq_num,icd9_code\n1,2,201,1,{code}\n"})
+        found = frame_of(mimic_iii(tiny)).loc[201, names]
+        assert found.to_dict() == {name: name == disease and code != "2024" for name in names}, code
+
+
+@pytest.mark.parametrize(
     ("attribute", "reference", "groups"),
     [
         ("age", ">=78", ["<78", ">=78", ">=78", "<78"]),
