@@ -39,7 +39,7 @@ def test_a_vendors_table_gives_labels_scores_thresholds_groups_patients_dates_vi
         "label": ["Effusion", "Mass", "Pneumonia"],
         "score": ["Effusion_prob", "Mass_prob", "Pneumonia_prob"],
         "group": ["Sex", "PatientAge"],
-        "bins": {"PatientAge": [18, 40, 60, 80]},
+        "bins": {"PatientAge": [40, 60]},
         "patient": "Patient ID",
         "id": "study_id",
         "date": "study_date",
@@ -163,3 +163,38 @@ def test_the_same_case_audits_another_month_whose_name_is_its_period_and_a_repai
     assert again.code == 0, again.err
     first, second = (json.loads(Path(place, "rule.json").read_text()) for place in ("../first", "second"))
     assert first == second
+
+
+def test_rare_groups_are_merged_ages_cut_less_often_and_what_stays_too_small_is_left_out_with_a_remark(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    n = 8_000
+    frame = pd.DataFrame({"patient": np.arange(n), "sick": rng.integers(0, 2, n), "score": rng.random(n).round(4)})
+    frame["race"] = rng.choice(["white", "black", "asian", "other one"], n, p=[0.7, 0.27, 0.02, 0.01])
+    frame["age"] = np.r_[rng.integers(20, 65, n - 8), [85] * 8]
+    frame["sex"] = ["F"] * 20 + ["M"] * (n - 20)
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    told = equipoise("init", tmp_path / "t.csv", "--out", tmp_path / "case.toml")
+    data = tomllib.loads((tmp_path / "case.toml").read_text())["data"]
+    assert data["group"] == ["race", "age"]
+    assert data["merge"] == {"other": ["other one", "asian"]}
+    assert "sex" in told.err
+    assert "sex" not in data["group"]
+    assert 80 not in data["bins"]["age"]
+    assert equipoise("debias", tmp_path / "case.toml", "--dry-run").code == 0
+
+
+def test_the_folder_of_several_labels_decides_all_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    vendor().to_csv("vendor.csv", index=False)
+    assert equipoise("init", "vendor.csv", "--label", "Mass", "--label", "Effusion", "--group", "Sex").code == 0
+    assert equipoise("debias", "case.toml", "--method", "single-threshold").code == 0
+    assert equipoise("apply", "repaired", "vendor.csv", "--out", "all.csv").code == 0
+    assert equipoise("apply", "repaired/Mass", "vendor.csv", "--out", "mass.csv").code == 0
+    both, mass = pd.read_csv("all.csv"), pd.read_csv("mass.csv")
+    assert list(both.columns) == [
+        "study_id",
+        "Patient ID",
+        *(f"{label} {what}" for label in ("Effusion", "Mass") for what in ("score", "decision")),
+    ]
+    assert (both["Mass decision"] == mass["decision"]).all()
+    assert json.loads(equipoise("apply", "repaired", "vendor.csv", "--json").out)["Mass"]["positive"] == mass["decision"].sum()

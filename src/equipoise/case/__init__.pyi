@@ -5,6 +5,7 @@ from .bundle import Bundle as Bundle
 from .case import Case as Case
 from .case import Draft as Draft
 from .case import ModelSpec as ModelSpec
+from .case import bundles_in as bundles_in
 from .case import case_schema as case_schema
 from .case import is_bundle as is_bundle
 from .case import read_case_file as read_case_file

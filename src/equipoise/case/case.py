@@ -460,18 +460,23 @@ def read_case_file(path: str | Path) -> dict[str, Any]:
 
 def is_bundle(path: Path) -> bool:
     """Whether a path is the folder of a repair of one or several labels."""
-    return (path / RUN).is_file() or (path.is_dir() and next(path.glob(f"*/{RUN}"), None) is not None)
+    return path.is_dir() and any((place / RUN).is_file() for place in bundles_in(path))
+
+
+def bundles_in(folder: Path) -> list[Path]:
+    """The folders of the labels of a repair: the folder itself, or those inside it."""
+    inside = [] if (folder / RUN).is_file() else sorted(file.parent for file in folder.glob(f"*/{RUN}"))
+    return inside or [folder]
 
 
 def _case_of_bundle(folder: Path) -> dict[str, Any]:
     """The case in the run.json of a folder. Its paths were relative to where the repair ran: usually the folder that holds this one."""
-    for file in (folder / RUN, *sorted(folder.glob(f"*/{RUN}"))):
-        if file.is_file():
-            given = json.loads(file.read_text(encoding="utf-8")).get("case")
-            if not isinstance(given, dict):
-                raise BadInput(f"{folder} was made in Python, and its {RUN} holds no case. Name the table, or a case file.")
-            return _placed(given, folder.absolute().parent, present=True)
-    raise BadInput(f"{folder} holds no {RUN} of a repair. Name a table, a case file, or the folder of a repair.")
+    if not is_bundle(folder):
+        raise BadInput(f"{folder} holds no {RUN} of a repair. Name a table, a case file, or the folder of a repair.")
+    given = json.loads((bundles_in(folder)[0] / RUN).read_text(encoding="utf-8")).get("case")
+    if not isinstance(given, dict):
+        raise BadInput(f"{folder} was made in Python, and its {RUN} holds no case. Name the table, or a case file.")
+    return _placed(given, folder.absolute().parent, present=True)
 
 
 def _placed(given: dict[str, Any], folder: Path, present: bool = False) -> dict[str, Any]:

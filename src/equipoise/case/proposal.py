@@ -70,6 +70,7 @@ POSITIVE = {"1", "yes", "y", "true", "t", "positive", "pos", "sick", "present", 
 WORDS = {"f": "women", "female": "women", "m": "men", "male": "men", "w": "women"}  # for groups in a column of sexes
 EDGES = (18, 40, 60, 80)  # of ages
 MOST_GROUPS, MOST_LEVELS = 3, 20
+LEAST_PATIENTS = 30  # of a crossed group, with and without a label: a repair holds out a third of them
 BUILDERS = ("build", "make", "create", "get_model", "build_model", "make_model", "create_model", "load", "model", "network")
 TRANSFORMS = ("transform", "preprocess", "preprocessing", "prepare")
 WEIGHTS = (".safetensors", ".pt", ".pth")
@@ -183,6 +184,8 @@ def propose(table: Path, given: Mapping[str, Any]) -> Proposal:
     codes = list(dict.fromkeys(code for name in named for code in columns[name].codes))
     codes += ["-1"] if any("-1" in columns[name].distinct for name in made.values.get("data.label", []) if name in columns) else []
     made.take("data.missing", codes, "codes for missing values in these columns")
+    if made.why.get("data.group") not in (None, GIVEN):
+        _enough_patients(made, columns)
     _propose_words(made, columns)
     if not made.lacking:
         _propose_reference(made)
@@ -345,6 +348,68 @@ def _separated(score: Profile, label: Profile) -> float | None:
     return next((value for digits in range(1, 9) if low < (value := float(np.round(high, digits))) <= high), float(high))
 
 
+def _enough_patients(made: Proposal, columns: Mapping[str, Profile]) -> None:
+    """Drops edges of ages, merges groups, leaves out attributes until each crossed group has enough patients with and without a label."""
+    names, patient = list(made.values["data.group"]), columns.get(str(made.values.get("data.patient")))
+    labels = [columns[name] for name in made.values.get("data.label", []) if name in columns and columns[name].binary]
+    bins, merged = {name: list(edges) for name, edges in made.values.get("data.bins", {}).items()}, dict[str, list[str]]()
+    left_out: list[str] = []
+
+    def groups(name: str) -> pd.Series[Any]:
+        values = columns[name].values
+        if name in bins:
+            return pd.Series(np.digitize(values.astype(float), bins[name]), values.index)
+        return values.where(~values.isin(merged.get(name, [])), "other")
+
+    def smallest(chosen: Sequence[str]) -> tuple[int, Sequence[Any]]:
+        """The fewest patients of a crossed group with or without a label, and the group."""
+        frame = pd.concat({name: groups(name) for name in chosen}, axis=1).dropna()
+        unit = frame.index.to_series() if patient is None else patient.values.reindex(frame.index)
+        found: list[tuple[int, Sequence[Any]]] = []
+        for label in labels:
+            counts = (
+                pd.DataFrame({**frame, "": label.values[label.values.isin(label.binary)], " ": unit})
+                .dropna()
+                .groupby([*chosen, ""])[" "]
+                .nunique()
+            )
+            cells = counts.unstack(fill_value=0).min(axis=1)  # noqa: PD010 (of an index)
+            if len(cells):
+                found.append((int(cells.min()), cells.idxmin() if len(chosen) > 1 else (cells.idxmin(),)))
+        return min(found, key=lambda cell: cell[0], default=(LEAST_PATIENTS, ()))
+
+    while names:
+        sizes = [(smallest([name]), [name]) for name in names] + ([(smallest(names), names)] if len(names) > 1 else [])
+        (_, group), chosen = next((each for each in sizes if each[0][0] < LEAST_PATIENTS), ((LEAST_PATIENTS, ()), []))
+        if not chosen:
+            break
+        binned = next((name for name in chosen if name in bins and len(bins[name]) > 1), None)
+        rare = {
+            name: [level for level in reversed(columns[name].distinct[2:]) if level not in merged.get(name, [])]
+            for name in chosen
+            if name not in bins
+        }
+        mergeable = next((name for name, levels in rare.items() if len(levels) > (name not in merged)), None)
+        if binned is not None:
+            del bins[binned][max(0, int(group[chosen.index(binned)]) - 1)]
+        elif mergeable is not None:
+            merged[mergeable] = [*merged.get(mergeable, []), *rare[mergeable][: 1 if mergeable in merged else 2]]
+        elif len(names) == 1:
+            break
+        else:
+            left_out.append(names.pop(names.index(chosen[-1])))
+    if left_out:
+        made.remarks.append(
+            f"{', '.join(left_out)}: fewer than {LEAST_PATIENTS} patients with or without the label in a group, so left out of data.group"
+        )
+    made.values["data.group"], made.values["data.bins"] = names, {name: bins[name] for name in names if name in bins}
+    for place in ("data.group", "data.bins"):
+        if not made.values[place]:
+            del made.values[place]
+    few = [level for name in names for level in merged.get(name, [])]
+    made.take("data.merge", {"other": few} if few else None, "groups of few patients")
+
+
 def _propose_words(made: Proposal, columns: Mapping[str, Profile]) -> None:
     """Words for F and M; codes of groups are pointed out."""
     for name in made.values.get("data.group", []):
@@ -388,7 +453,7 @@ def case_text(made: Proposal, schema: str) -> str:
         values = given.get(section, {})
         reasons = {key: made.why[f"{section}.{key}"] for key in values}
         order = sorted(values, key=list(fields_of(Case, section)).index)
-        lines = [f"{key} = {_toml(values[key])}{'' if reasons[key] == GIVEN else f'  # {reasons[key]}'}" for key in order]
+        lines = [f"{key} = {_toml(_single(values[key]))}{'' if reasons[key] == GIVEN else f'  # {reasons[key]}'}" for key in order]
         if section in ("data", "model", "goal"):
             lines += [
                 f"# {key} = ...  # {each.description}"
@@ -399,11 +464,16 @@ def case_text(made: Proposal, schema: str) -> str:
     return "\n".join(parts) + "\n"
 
 
+def _single(value: Any) -> Any:
+    """The only value of a list, which the file takes as it is."""
+    return value[0] if isinstance(value, (list, tuple)) and len(value) == 1 else value
+
+
 def _toml(value: Any) -> str:
     """A value as in TOML."""
     if isinstance(value, Mapping):
         names = [key if re.fullmatch(r"[A-Za-z0-9_-]+", str(key)) else json.dumps(str(key), ensure_ascii=False) for key in value]
         return f"{{ {', '.join(f'{name} = {_toml(own)}' for name, own in zip(names, value.values(), strict=True))} }}"
     if isinstance(value, (list, tuple)):
-        return _toml(value[0]) if len(value) == 1 else f"[{', '.join(map(_toml, value))}]"
+        return f"[{', '.join(map(_toml, value))}]"
     return json.dumps(value, ensure_ascii=False) if isinstance(value, (bool, int, float, str)) else json.dumps(str(value))

@@ -1,5 +1,7 @@
 """`equipoise apply`: scores and decisions of a repaired network for new patients."""
 
+from __future__ import annotations
+
 import csv
 import json
 from collections.abc import Callable
@@ -39,7 +41,7 @@ class ApplyCase(Specification):
 
 @takes_case(ApplyCase, "images")
 def apply(
-    folder: Annotated[Path, typer.Argument(help="Folder written by `equipoise debias`.")],
+    folder: Annotated[Path, typer.Argument(help="Folder written by `equipoise debias`, of one label or of several.")],
     file: Annotated[Path, typer.Argument(help="CSV or Parquet file with one row per new patient; no label is needed.")],
     *,
     case: Callable[[], ApplyCase],
@@ -61,7 +63,7 @@ def apply(
 
     [bold]Example:[/bold] equipoise apply repaired/ new.csv --images xrays/ --model my_model.py:build --out decisions.csv
     """
-    from equipoise.case import Bundle, counting
+    from equipoise.case import Bundle, bundles_in, counting
 
     asked = case()
     images, how = asked.images, asked.apply
@@ -70,37 +72,56 @@ def apply(
     if save:
         check_writable(save)
     shown = images.folder is not None
-    bundle = Bundle.load(folder, model=model, transform=images.transform, trust=trust, images=shown, running=say_code)
+    loading: dict[str, Any] = {"model": model, "transform": images.transform, "trust": trust, "images": shown, "running": say_code}
+    bundles = [Bundle.load(place, **loading) for place in bundles_in(folder)]
+    decided: dict[str, pd.DataFrame] = {}
     with notes():
-        text = bundle.text_columns | ({images.column} if images.column is not None else set())
+        text = {name for bundle in bundles for name in bundle.text_columns} | ({images.column} if images.column is not None else set())
         frame = data.read_table(file, text=text, limit=how.max_table_bytes)
         with counting(bar)("reading images", len(frame)) as advance:
             reading = {name: getattr(images, name) for name in ("skip_broken", "allow_outside", "max_pixels", "cache")}
             files: dict[str, Any] = {"images": images.folder, "image_column": images.column, **reading}
-            table = bundle.decide(frame, **files, seed=how.seed, name=file.name, progress=advance)
+            for bundle in bundles:
+                decided[bundle.run.label] = bundle.decide(frame, **files, seed=how.seed, name=file.name, progress=advance)
+    table = decided[bundles[0].run.label] if len(bundles) == 1 else _joined(decided)
     content = _csv(table, how.spreadsheet_safe)
     if save:
         write_text(save, content)
     if as_json:
-        document = {
-            "schema": "equipoise.decisions",
-            "schema_version": 1,
-            "rule": bundle.rule.describe(),
-            "needs_group": bundle.rule.needs_group,
-            "rows": len(table),
-            "left_out": len(frame) - len(table),
-            "positive": int(table["decision"].sum()),
-            "out": save and str(save),
-            "decisions": json.loads(table.to_json(orient="records", double_precision=15)),
+        documents = {
+            bundle.run.label: {
+                "schema": "equipoise.decisions",
+                "schema_version": 1,
+                "rule": bundle.rule.describe(),
+                "needs_group": bundle.rule.needs_group,
+                "rows": len(own),
+                "left_out": len(frame) - len(own),
+                "positive": int(own["decision"].sum()),
+                "out": save and str(save),
+                "decisions": json.loads(own.to_json(orient="records", double_precision=15)),
+            }
+            for bundle, own in zip(bundles, decided.values(), strict=True)
         }
-        print(to_json(document))
+        print(to_json(documents if len(bundles) > 1 else documents[bundles[0].run.label]))
     elif save:
-        say(f"{len(table):,} rows, {int(table['decision'].sum()):,} decided positive ({bundle.rule.describe()}): {save}")
+        for bundle, own in zip(bundles, decided.values(), strict=True):
+            label = f"{bundle.run.label}: " if len(bundles) > 1 else ""
+            say(f"{label}{len(own):,} rows, {int(own['decision'].sum()):,} decided positive ({bundle.rule.describe()}): {save}")
     else:
         print(content, end="")
 
 
-def _csv(table: "pd.DataFrame", spreadsheet_safe: bool) -> str:
+def _joined(decided: dict[str, pd.DataFrame]) -> pd.DataFrame:
+    """The decisions of several labels side by side: the ids, then columns that begin with the name of the label."""
+    made = ["score", "probability", "decision"]
+    ids = next(iter(decided.values())).drop(columns=made, errors="ignore")
+    for label, own in decided.items():
+        for name in [name for name in made if name in own]:
+            ids[f"{label} {name}"] = own[name].to_numpy()
+    return ids
+
+
+def _csv(table: pd.DataFrame, spreadsheet_safe: bool) -> str:
     """The table as CSV; if asked, with a ' before every text, in cells and column names, that a spreadsheet would run as a formula."""
 
     def safe(value: object) -> object:
