@@ -156,3 +156,35 @@ def test_no_summary_is_a_goal_or_a_primary_measure_and_the_error_names_what_is(n
     for call in (lambda: eq.Goal(name), lambda: AuditSpec(primary=name), lambda: measure_of(name)):
         with pytest.raises(eq.BadInput, match=f"{name} is reported by audits.*Possible are spd, eod"):
             call()
+
+
+def test_models_and_sites_are_compared_by_them():
+    frame = rows_of(1500)
+    names = ("tpr_worst", "tpr_ratio", "selection_rate_range", "auroc_gap")
+    columns = {"label": "y", "score": "p", "group": "g", "reference": "a", "patient": "patient"}
+    old, new = (eq.Scores.from_frame(rows, **columns) for rows in (frame, frame.assign(p=np.minimum(frame["p"] * 1.2, 1.0))))
+    site = eq.Scores.from_frame(rows_of(1200, seed=1).assign(patient=lambda rows: "x" + rows["patient"]), **columns)
+    first, second, other = (eq.audit(each, threshold=CUT, measures=names) for each in (old, new, site))
+    compared = {
+        second: eq.compare({"old": old, "new": new}, threshold=CUT, measures=names),
+        other: eq.compare({"here": first, "there": other}),
+    }
+    for subject, comparison in compared.items():
+        changes = comparison.changes.summaries
+        assert set(changes["measure"]) == set(names)
+        for row in changes.itertuples():
+            sides = []
+            for audit in (first, subject):
+                own = audit.summaries[audit.summaries["measure"] == row.measure]
+                sides.append(float((own[own["group"] == row.group] if row.group else own)["value"].iloc[0]))
+            assert [row.first, row.second] == pytest.approx(sides)
+            assert row.value == pytest.approx(sides[1] - sides[0])
+            assert row.low < row.value < row.high
+        assert len(comparison.changes.to_dict()["summaries"]) == len(changes)
+    assert abs(compared[second].changes.summaries.set_index("measure").loc["selection_rate_range", "value"]) > 0
+
+
+def test_what_is_not_followed_over_time_says_what_is():
+    audits = {f"2026-0{month}": audit_of(rows_of(300, month), "eod") for month in (1, 2)}
+    with pytest.raises(eq.BadInput, match="the difference in the same rate is eod"):
+        eq.history(audits).monitor(["tpr_ratio"])

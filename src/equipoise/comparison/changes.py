@@ -7,6 +7,7 @@ the interval ends at zero, adjusted by Holm's method over all gaps, and separate
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -21,6 +22,7 @@ from equipoise.measures import (
     FEW_PATIENTS,
     INSUFFICIENT_DATA,
     RATES_COMPARED,
+    SUMMARIES,
     AuditSpec,
     AuditSums,
     Estimate,
@@ -36,6 +38,7 @@ from equipoise.measures import (
     measure_of,
     records,
     shown_scores,
+    summaries_on_rows,
     units_of,
 )
 
@@ -51,7 +54,7 @@ class Changes:
 
     `gaps` has one row per gap: its value in both, the change with its interval and adjusted p-value, and `clear` for a finding. `rates` has
     the same per group; `performance` covers all patients. If `paired`, the patients are the same, and `affected` maps each of `others` to
-    the decisions that differ.
+    the decisions that differ. `summaries` are those that were asked for: ratios, ranges, worst groups, differences in measures of scores.
     """
 
     first: str
@@ -65,6 +68,7 @@ class Changes:
     level: float
     affected: Mapping[str, Sequence[Affected]] = field(default_factory=dict)
     intersections: tuple[str, ...] = ()  # attributes that are the intersection of others
+    summaries: pd.DataFrame = field(default_factory=partial(pd.DataFrame, columns=[*CHANGE_KEYS, *CHANGE_NUMBERS, "note"]))
 
     @property
     def comparisons(self) -> int:
@@ -106,6 +110,7 @@ class Changes:
             "gaps": records(self.gaps),
             "rates": records(self.rates),
             "performance": records(self.performance),
+            **({"summaries": records(self.summaries)} if len(self.summaries) else {}),
             "decided_differently": decided_differently,
         }
 
@@ -114,7 +119,8 @@ def change_facts(changes: Changes) -> list[Fact]:
     """All numbers of a comparison that a condition can refer to; the value of a gap or a rate is its change."""
     facts = [Fact("findings", {"value": float(changes.findings)}), *gap_facts(changes.gaps.to_dict("records"))]
     rates = [row | {"reference": ""} for row in changes.rates.to_dict("records")]
-    return [*facts, *gap_facts(rates, measure="rate"), *gap_facts(changes.performance.to_dict("records"))]
+    others = (row for frame in (changes.performance, changes.summaries) for row in frame.to_dict("records"))
+    return [*facts, *gap_facts(rates, measure="rate"), *gap_facts(others)]
 
 
 def changes_on_rows(classifiers: Sequence[ScoredCandidate], spec: AuditSpec) -> Changes:
@@ -122,7 +128,7 @@ def changes_on_rows(classifiers: Sequence[ScoredCandidate], spec: AuditSpec) -> 
     original, *others = classifiers
     first, reference = original.test, original.name
     shown, blocks, performance, changed = shown_scores(first, spec.min_patients), list[_Block](), list[tuple[Any, ...]](), {}
-    before = original.decisions()[shown.kept]
+    before, summaries = original.decisions()[shown.kept], list[dict[str, Any]]()
     for other in others:
         decisions = before, other.decisions()[shown.kept]
         for attribute in shown.attributes:
@@ -140,13 +146,18 @@ def changes_on_rows(classifiers: Sequence[ScoredCandidate], spec: AuditSpec) -> 
                 performance.append(("", other.name, measure, *pair.performance(measure), change.value, change.low, change.high))
             elif measure == "auroc":
                 performance.append(("", other.name, measure, *_auroc_change(shown.scores, shown.like(other.test), spec.level)))
+        if spec.summaries:
+            of_rows = (shown.scores, before), (shown.like(other.test), decisions[1])
+            sides = (summaries_on_rows(rows, f, shown.attributes, spec) for rows, f in of_rows)
+            summaries += _summary_changes({"label": "", "compared": other.name}, *sides)
         changed[other.name] = affected(shown.scores, *decisions, shown.attributes)
     size = len(first), None if first.patients is None else len(set(first.patients))
     decisions_of = {each.name: each.rule.describe() for each in classifiers}
     intersections = tuple(attribute.name for attribute in shown.attributes if attribute.intersection)
     tables = _comparison_tables(blocks, performance, spec.level)
     names = tuple(other.name for other in others)
-    return Changes(reference, names, True, *tables, dict.fromkeys(decisions_of, size), decisions_of, spec.level, changed, intersections)
+    more = changed, intersections, pd.DataFrame(summaries, columns=[*CHANGE_KEYS, *CHANGE_NUMBERS, "note"])
+    return Changes(reference, names, True, *tables, dict.fromkeys(decisions_of, size), decisions_of, spec.level, *more)
 
 
 def changes_of_audits(subjects: Mapping[str, Mapping[str, AuditSums]], *, common_groups: bool = False) -> Changes:
@@ -159,7 +170,7 @@ def changes_of_audits(subjects: Mapping[str, Mapping[str, AuditSums]], *, common
         subjects = with_common_groups(subjects)
     reference, *names = subjects
     raise_all([p for name in names for p in incompatibilities(reference, subjects[reference], name, subjects[name])])
-    blocks, performance = list[_Block](), list[tuple[Any, ...]]()
+    blocks, performance, summaries = list[_Block](), list[tuple[Any, ...]](), list[dict[str, Any]]()
     for name, (label, first) in product(names, subjects[reference].items()):
         second = subjects[name][label]
         for attribute, levels in first.groups.items():
@@ -178,11 +189,31 @@ def changes_of_audits(subjects: Mapping[str, Mapping[str, AuditSums]], *, common
                 pairs = (np.array([getattr(after, end), getattr(before, end)]) for end in ("value", "low", "high"))
                 change = map(float, combine_limits([1.0, -1.0], *pairs))  # limits from those of both (Zou and Donner 2008)
                 performance.append((label, name, measure, before.value, after.value, *change))
+        summaries += _summary_changes({"label": label, "compared": name}, first.summaries, second.summaries)
     first_labels = {name: next(iter(by_label.values())) for name, by_label in subjects.items()}
     sizes = {name: (sums.rows, sums.patients) for name, sums in first_labels.items()}
     rules, one = {name: sums.decision for name, sums in first_labels.items()}, first_labels[reference]
     tables = _comparison_tables(blocks, performance, one.level)
-    return Changes(reference, tuple(names), False, *tables, sizes, rules, one.level, intersections=one.intersections)
+    found = pd.DataFrame(summaries, columns=[*CHANGE_KEYS, *CHANGE_NUMBERS, "note"])
+    return Changes(reference, tuple(names), False, *tables, sizes, rules, one.level, {}, one.intersections, found)
+
+
+def _summary_changes(keys: Mapping[str, str], first: pd.DataFrame, second: pd.DataFrame) -> Iterator[dict[str, Any]]:
+    """The summaries that both sides have, and their changes, with limits from those of both (Zou and Donner 2008).
+
+    On the same patients both sides vary together, which the limits leave out: they are wider than needed.
+    """
+    for row in first.to_dict("records"):
+        of_each = SUMMARIES[row["measure"]].of_each_group
+        same = (second["measure"] == row["measure"]) & (second["attribute"] == row["attribute"])
+        same &= (second["group"] == row["group"]) | (not of_each)
+        for other in second[same].to_dict("records")[:1]:
+            pairs = (np.array([other[end], row[end]], dtype=np.float64) for end in ("value", "low", "high"))
+            change = dict(zip(("value", "low", "high"), map(float, combine_limits([1.0, -1.0], *pairs)), strict=True))
+            named = {name: row[name] if of_each else "" for name in ("group", "reference")}
+            sides = {"first": row["value"], "second": other["value"]} | change
+            about = {"measure": row["measure"], "attribute": row["attribute"], "note": row["note"] or other["note"]}
+            yield {**keys, **about, **named, **sides}
 
 
 _Change = tuple[FloatArray, FloatArray, SignedSum, FloatArray]  # of each group: rates before and after, their change, patients
@@ -233,13 +264,16 @@ def _comparison_tables(
 
 def _with_tests(blocks: Sequence[tuple[pd.DataFrame, SignedSum]], level: float) -> pd.DataFrame:
     """All rows, with p-values adjusted together and with simultaneous intervals over all of them."""
+    columns = [*CHANGE_KEYS, *CHANGE_NUMBERS, *CHANGE_TESTS, "patients", "few", "note"]
+    if not blocks:  # no gap was asked for
+        return pd.DataFrame(columns=columns).astype({"clear": bool, "few": bool})
     frame = pd.concat([rows for rows, _ in blocks], ignore_index=True)
     changes, known = concatenate_sums([change for _, change in blocks]), frame["first"].notna().to_numpy()
 
     numbers = {name: np.where(known, end, np.nan) for name, end in zip(("value", "low", "high"), changes.limits(level), strict=True)}
     tested = family_decisions(_keyed(frame.assign(**numbers)), changes, level)
     frame = tested.assign(label=frame["label"], measure=frame["measure"])
-    return frame[[*CHANGE_KEYS, *CHANGE_NUMBERS, *CHANGE_TESTS, "patients", "few", "note"]]
+    return frame[columns]
 
 
 def _keyed(frame: pd.DataFrame) -> pd.DataFrame:

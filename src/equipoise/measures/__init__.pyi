@@ -94,6 +94,7 @@ from .planning import plan as plan
 from .score_measures import ALL_ROWS as ALL_ROWS
 from .score_measures import SCORE_MEASURES as SCORE_MEASURES
 from .score_measures import Ranking as Ranking
+from .summaries import summaries_on_rows as summaries_on_rows
 from .sweeps import SINGLE_PRECISION as SINGLE_PRECISION
 from .sweeps import UPPER_BOUND as UPPER_BOUND
 from .sweeps import Sweep as Sweep

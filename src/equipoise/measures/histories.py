@@ -13,7 +13,7 @@ import math
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,7 @@ class AuditSums:
     sums: Mapping[str, Moments]
     performance: Mapping[str, Estimate]
     returning: Mapping[str, FloatArray]  # of patients of earlier periods, as of `returning_products`
+    summaries: pd.DataFrame = field(default_factory=pd.DataFrame)  # of an audit in memory; a history does not hold them
 
     @classmethod
     def of(cls, audit: LabelAudit, label: str, returning: Mapping[str, FloatArray] | None = None) -> "AuditSums":
@@ -69,6 +70,7 @@ class AuditSums:
             sums={name: sums.normalised() for name, sums in audit.sums.items()} if audit.weighted else audit.sums,
             performance={name: audit.estimates[name] for name in PERFORMANCE if name in audit.estimates},
             returning={name: (returning or {}).get(name, np.zeros_like(sums.second)) for name, sums in audit.sums.items()},
+            summaries=audit.summaries,
         )
 
 

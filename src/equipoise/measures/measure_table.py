@@ -277,7 +277,7 @@ def not_a_goal(name: str) -> str:
     """Why a summary of groups is no goal of a repair, and what can be one instead.
 
     >>> not_a_goal("tpr_worst").partition(": ")[0]
-    'tpr_worst is reported by audits, and neither tested in a family nor the goal of a repair'
+    'tpr_worst is reported by audits, and not tested in a family, followed over time or the goal of a repair'
     """
     summary = SUMMARIES[name]
     if summary.of_scores:
@@ -290,7 +290,7 @@ def not_a_goal(name: str) -> str:
             f", and a goal limits the rate of every group by {limit}" if limit else ""
         )
     possible = f"Possible are {', '.join(MEASURES)}, and sums of rates such as tpr-fpr"
-    return f"{name} is reported by audits, and neither tested in a family nor the goal of a repair: {why}. {possible}"
+    return f"{name} is reported by audits, and not tested in a family, followed over time or the goal of a repair: {why}. {possible}"
 
 
 _RATE_WORDS = {"selection": "share decided positive", "tpr": "sensitivity", "fpr": "false positive rate"}

@@ -25,13 +25,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from equipoise.data import BoolArray, FloatArray
+from equipoise.data import Attribute, BoolArray, FloatArray, Scores
 from equipoise.measures.audit import FEW_PATIENTS, SUMMARY_COLUMNS
 from equipoise.measures.audit_spec import AuditSpec
 from equipoise.measures.cells import ratio
 from equipoise.measures.intervals import INSUFFICIENT_DATA, Estimate, Limits, combine_limits, quantile
 from equipoise.measures.measure_table import COMPLEMENTS, SUMMARIES, WORSE_IF_HIGHER, Summary
-from equipoise.measures.moments import Moments
+from equipoise.measures.moments import Moments, moments_of_scores, units_of
+from equipoise.measures.score_measures import aurocs, estimate_scores
 
 Ends = tuple[FloatArray, FloatArray, FloatArray]  # values, lower and upper limits
 LOWEST = {"calibration_in_the_large": -1.0}  # of a measure that is no share
@@ -128,6 +129,17 @@ def summaries_of(
         made = _with_reference if summary.of_each_group else _of_all
         rows += [{"measure": summary.name, "attribute": attribute} | row for row in made(summary, groups, known, levels, spec)]
     return pd.DataFrame(rows, columns=SUMMARY_COLUMNS)
+
+
+def summaries_on_rows(scores: Scores, f: FloatArray, attributes: Sequence[Attribute], spec: AuditSpec) -> pd.DataFrame:
+    """The summaries of scores in memory with decisions f, by each attribute."""
+    units, frames = units_of(scores.patients, len(scores)), []
+    for a in attributes:
+        found: dict[str, Limits] = {}
+        if any(SUMMARIES[name].of_scores for name in spec.summaries):
+            found = {"auroc": aurocs(scores, a, units, spec.level)} | dict(estimate_scores(scores, a, units, spec)[1])
+        frames.append(summaries_of(spec.summaries, a.name, a.levels, moments_of_scores(scores, f, a), found, spec))
+    return pd.concat(frames, ignore_index=True)
 
 
 def _lacking(groups: Sequence[str], spec: AuditSpec) -> str:

@@ -8,13 +8,13 @@ import pandas as pd
 
 from equipoise.comparison import Changes, Comparison
 from equipoise.data import FloatArray
-from equipoise.measures import FEW_PATIENTS, Estimate, Monitoring
+from equipoise.measures import FEW_PATIENTS, SUMMARIES, Estimate, Monitoring
 from equipoise.report import document as doc
 from equipoise.report.audits import WIDE, between
 from equipoise.report.document import Called, Cell, Column, Fixed, Part, Section, Table, Text, Words, table
 from equipoise.report.panels import Axes, Panel, steps_within
 from equipoise.report.text import Span, amount, count, how_many, number, p_value_words, percent, plural, sentence, short, short_name, span
-from equipoise.report.wording.names import PERFORMANCE_WORDS, RATE_WORDS, GroupNames, distinct, gap_words, group_words
+from equipoise.report.wording.names import PERFORMANCE_WORDS, RATE_WORDS, GroupNames, distinct, gap_words, group_words, summary_kind
 from equipoise.report.wording.repairs import period_words
 
 GAP_KEYS = ["label", "measure", "attribute", "group"]  # of one gap over time
@@ -68,6 +68,8 @@ def changes_conclusion(changes: Changes, names: Mapping[str, str] | None = None)
     """The largest clear change of a gap in one sentence, preferably of a single attribute, and how many changes are clear."""
     gaps = changes.gaps[changes.gaps["value"].notna() & changes.gaps["measure"].isin(distinct(changes.gaps["measure"].unique()))]
     comparisons = plural(changes.comparisons, "comparison")
+    if not len(changes.gaps):
+        return "No differences were asked for."
     if not len(gaps):
         return "No change in a difference could be estimated: insufficient data."
     clear = gaps[gaps["clear"].astype(bool)]
@@ -148,6 +150,22 @@ def change_performance(changes: Changes) -> Table:
     return table(caption, ["Measure", *_sides(changes), "change"], rows)
 
 
+def change_summaries(changes: Changes, called: Called) -> list[Part]:
+    """The ratios, ranges, worst groups and differences in measures of scores of both sides, and their changes; nothing without any."""
+    rows = []
+    for row in changes.summaries.itertuples():
+        kind, ratio = summary_kind(row.measure), SUMMARIES[row.measure].is_ratio
+        groups = [Span(called(group)) for group in (row.group, row.reference) if group]
+        among: Words = (groups[0], " / " if ratio else " minus ", groups[1]) if groups else (Span(row.attribute), ": all groups")
+        compared = (" (", Span(row.compared), ")") if len(changes.others) > 1 else ()
+        change = Cell(value=Estimate(row.value, row.low, row.high, note=row.note), kind="signed" if ratio else "points")
+        sides = ("" if np.isnan(side) else amount(side, kind) for side in (row.first, row.second))
+        rows.append((_labelled(row, changes.gaps, gap_words(row.measure)), (*among, *compared), *sides, change))
+    note = "; those of the same patients are wider than needed" if changes.paired else ""
+    caption = f"Groups compared, with {percent(changes.level)} intervals of the change{note}"
+    return [table(caption, ["Compared", Column("Groups", style="text"), *_sides(changes), "change"], rows, style="stack")] if rows else []
+
+
 def changes_document(changes: Changes, names: Mapping[str, str] | None = None) -> doc.Document:
     """The report of a comparison; `names` are words for groups, such as {"F": "women"}."""
     called = _checked_group_names(changes.rates, changes.intersections, names)
@@ -167,6 +185,7 @@ def changes_document(changes: Changes, names: Mapping[str, str] | None = None) -
         Section("verdict", "The answer", "", verdict),
         Section("gaps", "Changes in differences", "", by_attribute(gaps)),
         Section("rates", "Changes in each group", "", by_attribute(changes.rates)),
+        Section("summaries", "Groups compared otherwise", "", change_summaries(changes, called.full)),
         Section("performance", "Performance", "", [change_performance(changes)] if len(changes.performance) else []),
         Section("method", "Method and limits", "", [Fixed("about")]),
     ]
@@ -188,10 +207,10 @@ def changes_screen(changes: Changes, verbose: bool = False) -> list[Part]:
         gaps = changes.gaps[changes.gaps["measure"].isin(distinct(changes.gaps["measure"].unique()))]
         shown = gaps.loc[sorted(gaps["value"].abs().nlargest(SCREEN_CHANGES).index)] if len(gaps) > SCREEN_CHANGES else gaps
         more = f" --verbose shows {'all gaps and ' if len(shown) < len(gaps) else ''}the rates of each group."
-        sections |= {"gaps": [change_table(changes, shown, str).only(0, 1, 2, 3, 4)], "rates": []}
+        sections |= {"gaps": [change_table(changes, shown, str).only(0, 1, 2, 3, 4)] if len(shown) else [], "rates": []}
     assumed = "" if changes.paired else " Assumed: no patient is in more than one of them."
     note = f"*: the change is clear of 0 after adjustment for {plural(changes.comparisons, 'comparison')} (Holm).{few}{more}{assumed}"
-    below = [part for anchor in ("gaps", "rates", "performance") if sections[anchor] for part in (Text(""), *sections[anchor])]
+    below = [part for anchor in ("gaps", "rates", "summaries", "performance") if sections[anchor] for part in (Text(""), *sections[anchor])]
     return [Text((*doc.joined(sizes), ".")), *sections["verdict"], *below, Text(""), Text(note, "notes")]
 
 
