@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from equipoise.studies import Plan, corrected_t_test, make_plan, open_study, published, read_rows, read_timings, summarise
+from equipoise.studies import StudyPlan, corrected_t_test, make_plan, open_study, published, read_rows, read_timings, summarise
 
 ROOT = Path(__file__).parents[2]
 EXPERIMENTS = ROOT / "experiments"
@@ -56,7 +56,7 @@ class Study:
     """A study in experiments/: its definition, its rows, and where they are."""
 
     folder: Path
-    plan: Plan
+    plan: StudyPlan
     rows: pd.DataFrame
 
     @classmethod

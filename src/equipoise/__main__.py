@@ -10,12 +10,12 @@ except OSError:  # the current folder is gone
     pass
 
 
-def main() -> None:
+def start() -> None:
     """Runs the command."""
-    from equipoise.cli import main as command
+    from equipoise.cli import main
 
-    command()
+    main()
 
 
 if __name__ == "__main__":
-    main()
+    start()

@@ -24,24 +24,24 @@ class Presented:
         return write_page(self, Path(path), group_names=group_names, **options)
 
     def _repr_html_(self) -> str:
-        return html_of(self)
+        return notebook_html(self)
 
 
-def html_of(value: Any) -> str:
+def notebook_html(value: Any) -> str:
     """A result as HTML, for a notebook."""
     from equipoise.report import html_of
 
     return html_of(value)
 
 
-def why_words(why: Any) -> str:
+def reasons_in_words(why: Any) -> str:
     """Why a step or a method was chosen, in words."""
     from equipoise.report import why_words
 
     return why_words(why)
 
 
-def save_comparison(comparison: Any, folder: str | Path, **options: Any) -> Path:
+def write_bundle(comparison: Any, folder: str | Path, **options: Any) -> Path:
     """The folder with the bundle of a comparison."""
     from equipoise.case import save_comparison
 

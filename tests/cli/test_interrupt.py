@@ -97,7 +97,7 @@ def test_an_interruption_that_a_library_turns_into_another_error_still_stops(mon
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        monkeypatch.setattr("equipoise.cli.app.run", interrupted)
+        monkeypatch.setattr("equipoise.cli.app.run_command", interrupted)
         assert cli.run(["--help"]) == 130
         assert capsys.readouterr().err == "Stopped.\n"
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -109,7 +109,7 @@ def test_an_error_without_an_interruption_is_raised(monkeypatch):
     def broken(_: object) -> int:
         raise SystemError("a defect")
 
-    monkeypatch.setattr("equipoise.cli.app.run", broken)
+    monkeypatch.setattr("equipoise.cli.app.run_command", broken)
     with pytest.raises(SystemError):
         cli.run(["--help"])
 

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from equipoise.studies import Event, Plan, StudyFolder, make_plan, read_rows, read_traces, run, run_study
+from equipoise.studies import Event, StudyFolder, StudyPlan, make_plan, read_rows, read_traces, run, run_study
 from equipoise.studies.results import TIMINGS
 from support.xray_trees import network, write_mimic_cxr, write_nih
 
@@ -28,7 +28,7 @@ TINY: dict[str, Any] = {
     "splits": 3,
     "training": {"epochs": 2},
 }
-Made = Callable[..., Plan]
+Made = Callable[..., StudyPlan]
 
 
 @pytest.fixture(scope="session")

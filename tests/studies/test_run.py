@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from equipoise.errors import BadInput
-from equipoise.studies import Event, Plan, open_study, read_rows, run, run_study
+from equipoise.studies import Event, StudyPlan, open_study, read_rows, run, run_study
 from equipoise.studies.plan import tasks_of
 from equipoise.studies.run import TasksFailed
 from support.command import ran
@@ -33,13 +33,13 @@ if __name__ == "__main__":
 """
 
 
-def start(plan: Plan, folder: Path, runner: str, script: Path) -> "subprocess.Popen[str]":
+def start(plan: StudyPlan, folder: Path, runner: str, script: Path) -> "subprocess.Popen[str]":
     script.write_text(SCRIPT)
     command = [sys.executable, str(script), plan.model_dump_json(), str(folder), runner]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def reported(plan: Plan, folder: Path, done: "Connection[Any, Any]") -> None:
+def reported(plan: StudyPlan, folder: Path, done: "Connection[Any, Any]") -> None:
     """Runs a study in another process, which sends each event before it continues."""
     run_study(plan, folder, runner="serial", progress=lambda event: done.send(event.done))
 

@@ -8,12 +8,12 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from equipoise.studies import Plan, make_plan, narrow, published, read_plan, save_csv, save_latex, study_text, study_view
+from equipoise.studies import StudyPlan, make_plan, narrow, published, read_plan, save_csv, save_latex, study_text, study_view
 from equipoise.studies.summary import study_table
 from support.facts import says
 
 
-def rows_of(plan: Plan, gaps: dict[str, float], performances: dict[str, float], data: tuple[str, ...] = ("adult",)) -> pd.DataFrame:
+def rows_of(plan: StudyPlan, gaps: dict[str, float], performances: dict[str, float], data: tuple[str, ...] = ("adult",)) -> pd.DataFrame:
     """Two splits around the given means."""
     rows = [
         {"data": d, "measure": m, "method": method, "seed": seed, "gap": gap + 0.01 * (2 * seed - 1), "performance": performances[method]}
@@ -26,13 +26,13 @@ def rows_of(plan: Plan, gaps: dict[str, float], performances: dict[str, float], 
 
 
 @pytest.fixture
-def plan() -> Plan:
+def plan() -> StudyPlan:
     return narrow(
         read_plan("paper-tabular"), data=["adult"], measures=["spd"], methods=["standard", "random", "pruning", "bias-gda"], splits=2
     )
 
 
-def test_best_and_second_best_of_all_but_the_original(plan: Plan) -> None:
+def test_best_and_second_best_of_all_but_the_original(plan: StudyPlan) -> None:
     gaps = {"standard": 0.001, "random": -0.05, "pruning": 0.02, "bias-gda": -0.03}
     performances = {"standard": 0.9, "random": 0.6, "pruning": 0.8, "bias-gda": 0.7}
     table = study_table(plan, rows_of(plan, gaps, performances)).set_index("method")
@@ -40,20 +40,20 @@ def test_best_and_second_best_of_all_but_the_original(plan: Plan) -> None:
     assert dict(table["performance_rank"]) == {"standard": 0, "random": 0, "pruning": 1, "bias-gda": 2}
 
 
-def test_ties_at_the_printed_digits_share_a_place(plan: Plan) -> None:
+def test_ties_at_the_printed_digits_share_a_place(plan: StudyPlan) -> None:
     gaps = {"standard": 0.3, "random": -0.0101, "pruning": 0.0099, "bias-gda": -0.03}
     table = study_table(plan, rows_of(plan, gaps, dict.fromkeys(gaps, 0.8))).set_index("method")
     assert dict(table["gap_rank"]) == {"standard": 0, "random": 1, "pruning": 1, "bias-gda": 2}
     assert dict(table["performance_rank"]) == {"standard": 0, "random": 1, "pruning": 1, "bias-gda": 1}
 
 
-def test_a_signed_mean_does_not_hide_scatter(plan: Plan) -> None:
+def test_a_signed_mean_does_not_hide_scatter(plan: StudyPlan) -> None:
     table = study_table(plan, rows_of(plan, {"pruning": 0.0}, {"pruning": 0.8})).iloc[0]
     assert table["gap_mean"] == pytest.approx(0)
     assert table["abs_gap_mean"] == pytest.approx(0.01)
 
 
-def test_the_published_number_and_the_difference(plan: Plan) -> None:
+def test_the_published_number_and_the_difference(plan: StudyPlan) -> None:
     table = study_table(plan, rows_of(plan, {"pruning": -0.01}, {"pruning": 0.58})).iloc[0]
     assert (table["published_gap"], table["published_gap_sd"]) == (-0.04, 0.05)
     assert table["gap_difference"] == pytest.approx(0.03)
@@ -71,7 +71,7 @@ def test_a_study_without_published_numbers_has_no_such_columns_and_no_word_on_th
     assert "published_gap" not in pd.read_csv(tmp_path / "table.csv").columns
 
 
-def test_sizes_stand_next_to_the_papers_and_few_rows_are_warned_of(plan: Plan) -> None:
+def test_sizes_stand_next_to_the_papers_and_few_rows_are_warned_of(plan: StudyPlan) -> None:
     rows = rows_of(plan, {"pruning": -0.01}, {"pruning": 0.58})
     assert "27,133" not in study_text(plan, rows)  # rows from before sizes were kept
     whole = study_text(plan, rows.assign(train_rows=27_133, valid_rows=9_044, test_rows=9_045))
@@ -89,7 +89,7 @@ def test_two_arms_of_one_method_are_both_compared() -> None:
     assert list(table["published_gap"]) == [-0.04, -0.04]
 
 
-def test_the_terminal_shows_bold_and_italics(plan: Plan) -> None:
+def test_the_terminal_shows_bold_and_italics(plan: StudyPlan) -> None:
     gaps = {"standard": 0.001, "random": -0.05, "pruning": 0.02, "bias-gda": -0.03}
     rows = rows_of(plan, gaps, dict.fromkeys(gaps, 0.8))
     buffer = io.StringIO()
@@ -126,14 +126,14 @@ def test_many_data_go_down_the_side_as_in_the_sensitivity_table() -> None:
     assert sum(line.strip().startswith("Loh, alpha = 0.1") for line in lines) >= 2
 
 
-def test_what_is_missing_or_unmet_is_said(plan: Plan) -> None:
+def test_what_is_missing_or_unmet_is_said(plan: StudyPlan) -> None:
     rows = rows_of(plan, {"standard": 0.1, "pruning": 0.1}, {"standard": 0.8, "pruning": 0.8})
     rows["met"] = (rows["method"] != "pruning") | (rows["seed"] == 0)
     text = study_text(plan, rows)
     assert says(text, "4 rows of 8", "pruning in 50%")
 
 
-def test_the_p_value_is_next_to_the_gap(plan: Plan, tmp_path: Path) -> None:
+def test_the_p_value_is_next_to_the_gap(plan: StudyPlan, tmp_path: Path) -> None:
     rows = rows_of(plan, {"pruning": 0.02}, {"pruning": 0.8})
     assert " p " not in study_text(plan, rows).partition("Bold")[0]  # rows without p-values
     rows = rows.assign(p_value=[0.1, 0.3])
@@ -149,7 +149,7 @@ def test_the_p_value_is_next_to_the_gap(plan: Plan, tmp_path: Path) -> None:
     assert "0.400" not in text
 
 
-def test_the_distance_to_the_limit_is_that_of_the_test_part(plan: Plan) -> None:
+def test_the_distance_to_the_limit_is_that_of_the_test_part(plan: StudyPlan) -> None:
     rows = rows_of(plan, {"pruning": 0.02, "standard": 0.1}, {"pruning": 0.8, "standard": 0.8})
     rows["limit"] = rows["performance"] + np.where(rows["method"] == "pruning", 0.03, -0.01)
     below = study_table(plan, rows).set_index("method")["below_limit"]
@@ -181,7 +181,7 @@ def test_the_validation_part_beside_its_published_numbers(tmp_path: Path) -> Non
     assert pd.read_csv(tmp_path / "rows.csv")["gap"].tolist() == pytest.approx([0.29, 0.31])
 
 
-def test_files(plan: Plan, tmp_path: Path) -> None:
+def test_files(plan: StudyPlan, tmp_path: Path) -> None:
     gaps = {"standard": 0.001, "random": -0.05, "pruning": 0.02, "bias-gda": -0.03}
     rows = rows_of(plan, gaps, dict.fromkeys(gaps, 0.8))
     assert [path.name for path in save_csv(plan, rows, tmp_path / "csv")] == ["rows.csv", "table.csv", "comparison.csv"]

@@ -12,7 +12,7 @@ import pytest
 from equipoise.methods.step_control import ADAPTIVE_UNIT
 from equipoise.report import Panel
 from equipoise.studies import make_plan, save_trajectories
-from equipoise.studies.tables import _stepwise, axis_title, median_line, trajectory_panel
+from equipoise.studies.tables import _stepwise, arm_panel, axis_title, median_line
 
 FIXED = [{"method": name, "settings": {"schedule": "paper"}} for name in ("bias-gda", "adversarial-finetune")]
 PLAN = make_plan({"name": "x", "data": ["loh", "adult"], "methods": ["standard", "random", "pruning", *FIXED]})
@@ -51,7 +51,7 @@ def panels_of(rows: pd.DataFrame, traces: pd.DataFrame) -> dict[str, Panel]:
     """Each panel by its title."""
     steps = _stepwise(PLAN, rows, traces)
     cells = {(method, measure): steps.query("method == @method and measure == @measure") for method in PACES for measure in ("spd", "eod")}
-    return {panel.title: panel for panel in (trajectory_panel(part, PLAN, *cell) for cell, part in cells.items())}
+    return {panel.title: panel for panel in (arm_panel(part, PLAN, *cell) for cell, part in cells.items())}
 
 
 def styles(panel: Panel) -> Counter[str]:

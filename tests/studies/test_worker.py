@@ -15,7 +15,7 @@ from equipoise.errors import BadInput
 from equipoise.measures import upper_bound
 from equipoise.methods import run_method
 from equipoise.models import Training, predict, train
-from equipoise.studies import Plan, make_plan, networks, results
+from equipoise.studies import StudyPlan, make_plan, networks, results
 from equipoise.studies.plan import StudyTask, Task, task_cost, tasks_of
 from equipoise.studies.worker import attempt_task, one_thread, perform
 from support.facts import facts, says
@@ -23,7 +23,7 @@ from support.facts import facts, says
 STUDIES = count()
 
 
-def done(plan: Plan, task: Task, cohort: eq.Cohort | None) -> tuple[bytes, pd.DataFrame]:
+def done(plan: StudyPlan, task: Task, cohort: eq.Cohort | None) -> tuple[bytes, pd.DataFrame]:
     """The networks and the rows of a method task, without cached splits."""
     sent, fingerprint = None if cohort is None else pickle.dumps(cohort), f"study {next(STUDIES)}"
     trained = perform(StudyTask(plan, fingerprint, "0", task.training), sent)

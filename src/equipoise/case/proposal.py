@@ -306,7 +306,7 @@ def _propose_scores(made: Proposal, columns: Mapping[str, Profile], binary: Mapp
     left = [label for label in labels if label not in decisions or label in made.values.get("data.label", [])]
     if not pairs and scores and left:
         best = max(((label, score) for label in left for score in scores), key=lambda pair: _rank(labels[pair[0]], scores[pair[1]]))
-        pairs, reason = {best[0]: best[1]}, f"it ranks {best[0]} (AUROC {_auroc(scores[best[1]], labels[best[0]]):.2f})"
+        pairs, reason = {best[0]: best[1]}, f"it ranks {best[0]} (AUROC {_ranked_apart(scores[best[1]], labels[best[0]]):.2f})"
     pairs = {label: pairs[label] for label in made.values.get("data.label", labels) if label in pairs}
     made.take("data.label", list(pairs), "two values, and a score of its own")
     if len(pairs) == len(made.values.get("data.label", ())):
@@ -321,7 +321,7 @@ def _propose_scores(made: Proposal, columns: Mapping[str, Profile], binary: Mapp
 
 def _rank(label: Profile, score: Profile) -> tuple[bool, float]:
     """How likely a column is the label of a score: by its name, then by how well the score ranks it."""
-    return label.named("label"), _auroc(score, label)
+    return label.named("label"), _ranked_apart(score, label)
 
 
 def _both(score: Profile, label: Profile) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
@@ -331,7 +331,7 @@ def _both(score: Profile, label: Profile) -> tuple[FloatArray, npt.NDArray[np.bo
     return numbers, (label.values[rows] == label.binary[-1]).to_numpy()
 
 
-def _auroc(score: Profile, label: Profile) -> float:
+def _ranked_apart(score: Profile, label: Profile) -> float:
     """How well a score ranks two values, in either order."""
     numbers, last = _both(score, label)
     if not 0 < last.sum() < len(last):

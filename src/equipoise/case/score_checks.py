@@ -194,15 +194,15 @@ def _compared(found: Scores, known_by_id: Mapping[str, float], tolerance: float,
         largest=float(difference.max()),
         median=float(np.median(difference)),
         correlation=float(np.corrcoef(score, known)[0, 1]) if varied else None,
-        auroc=_auroc(score, y),
-        known_auroc=_auroc(known, y),
+        auroc=_auroc_if_defined(score, y),
+        known_auroc=_auroc_if_defined(known, y),
         first=tuple((str(found.ids[rows[k]]), float(score[k]), float(known[k])) for k in differing[:SHOWN_IDS]),
         hint=_hint(model, cohort, score, known, rows, tolerance) if len(differing) else "",
         name=name,
     )
 
 
-def _auroc(score: FloatArray, y: Any) -> float | None:
+def _auroc_if_defined(score: FloatArray, y: Any) -> float | None:
     return float(Ranking(score, y == 1).ranks().auroc) if 0 < int(y.sum()) < len(y) else None
 
 

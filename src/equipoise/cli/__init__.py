@@ -40,7 +40,7 @@ def run(arguments: list[str]) -> int:
             from equipoise.cli import app
 
             shared = "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
-            code = app.run_shared(arguments) if shared else app.run(arguments)
+            code = app.run_shared(arguments) if shared else app.run_command(arguments)
         except BaseException as error:
             # Some libraries turn an interruption of their import into another error.
             if not (interrupts or isinstance(error, KeyboardInterrupt)):

@@ -1,5 +1,5 @@
 """`python -m equipoise.cli` is `equipoise`."""
 
-from equipoise.__main__ import main
+from equipoise.__main__ import start
 
-main()
+start()

@@ -101,16 +101,16 @@ def command_line(*names: str) -> Callable[..., None]:
         help=APP_HELP,
     )
     for name in names or COMMANDS:
-        command = getattr(importlib.import_module(f"equipoise.cli.{name}"), name)
+        module = importlib.import_module(f"equipoise.cli.{name}")
         if name in COMMAND_GROUPS:
-            app.add_typer(command, name=name)
+            app.add_typer(getattr(module, name), name=name)
         else:
-            app.command(cls=Command)(command)
+            app.command(name, cls=Command)(getattr(module, f"{name}_command"))
     app.callback(invoke_without_command=True)(_version)
     return get_command(app)
 
 
-def run(arguments: list[str]) -> int:
+def run_command(arguments: list[str]) -> int:
     """The exit code of one command: 0 on success, 2 on bad input, 130 after Ctrl-C."""
     try:
         parsed = _without_plugins(arguments)
@@ -152,7 +152,7 @@ def run_shared(arguments: list[str]) -> int:
     printed = io.StringIO()
     try:
         with redirect_stdout(sys.stdout if own == 0 else io.StringIO()), redirect_stderr(sys.stderr if own == 0 else printed):
-            code = run(arguments)
+            code = run_command(arguments)
     except Exception:
         agreed, failed = leave_processes(None)
         if failed is None:

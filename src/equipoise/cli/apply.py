@@ -40,7 +40,7 @@ class ApplyCase(Specification):
 
 
 @takes_case(ApplyCase, "images")
-def apply(
+def apply_command(
     folder: Annotated[Path, typer.Argument(help="Folder written by `equipoise debias`, of one label or of several.")],
     file: Annotated[Path, typer.Argument(help="CSV or Parquet file with one row per new patient; no label is needed.")],
     *,

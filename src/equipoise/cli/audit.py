@@ -18,7 +18,7 @@ from equipoise.errors import collecting, raise_all
 
 
 @takes_case(cases.Case, "data", "images", "model", "audit", "history", unread=("goal", "goals", "repair"))
-def audit(
+def audit_command(
     ctx: typer.Context,
     file: CaseArgument,
     *,

@@ -46,7 +46,7 @@ class ComparisonCase(Specification):
 
 
 @takes_case(ComparisonCase, "data", "compare", only=FLAGS)
-def compare(
+def compare_command(
     files: Annotated[
         list[Path],
         typer.Argument(

@@ -27,7 +27,7 @@ FOR_THE_COMMITTEE = ("report.html", "card.md and card.xml")  # the run fails wit
 
 
 @takes_case(cases.Case, "data", "images", "model", "goal", "repair", unread=("audit", "history"))
-def debias(
+def debias_command(
     ctx: typer.Context,
     file: CaseArgument,
     *,

@@ -14,7 +14,7 @@ from equipoise.cli.console import bar, say
 BUDGET = "2"  # minutes instead of the default 10, so that the demo is short on any machine
 
 
-def demo(
+def demo_command(
     ctx: typer.Context,
     folder: Annotated[
         Path, typer.Option("--out", metavar="FOLDER", help="Folder for the data, the network and the repaired network.")

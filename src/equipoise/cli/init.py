@@ -27,7 +27,7 @@ SCHEMA = "case.schema.json"
 
 
 @takes_case(cases.Draft, "data", "images", "model", "goal")
-def init(
+def init_command(
     table: Annotated[Path, typer.Argument(help="CSV or Parquet file with one row per sample.")],
     *,
     case: Callable[[], cases.Draft],

@@ -25,7 +25,7 @@ class PlanCase(Specification):
 
 
 @takes_case(PlanCase, "plan")
-def plan(
+def plan_command(
     file: Annotated[Path | None, typer.Argument(help="Case file (.toml) whose table is audited for what the flags would assume.")] = None,
     *,
     case: Callable[[], PlanCase],

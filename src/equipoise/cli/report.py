@@ -22,7 +22,7 @@ class ReportCase(Specification):
 
 
 @takes_case(ReportCase)
-def report(
+def report_command(
     source: Annotated[Path, typer.Argument(help="JSON of `equipoise audit --out`, or folder of `equipoise debias --out`.")],
     page: Annotated[
         Path | None, typer.Option("--report", metavar="FILE.html", help="Page to write (.html).", show_default="next to the JSON")

@@ -27,8 +27,8 @@ FEWEST = 50  # rows with each label to fit on
 CELLS = 1_000_000  # largest rows x features of a fit in folds, twice that for a single fit; beyond it patients are sampled
 MOST_HELD_OUT, MOST_IMAGES = 20_000, 5_000  # most rows to choose thresholds and to evaluate on
 SMALL_SIDE = 16  # pixels on each side
-QUANTILES = (0.05, 0.25, 0.75, 0.95)  # of the small image's pixels
-STATISTICS = 2 + len(QUANTILES)
+PIXEL_QUANTILES = (0.05, 0.25, 0.75, 0.95)  # of the small image's pixels
+STATISTICS = 2 + len(PIXEL_QUANTILES)
 NEAR = 0.01  # a gap on the repair set that counts as none
 EXTREME = 1e-6  # lower limit of probabilities in the log loss
 
@@ -219,6 +219,6 @@ def _features(cohort: Cohort) -> FloatArray:
         gray = cohort.source.gray(rows)
         small = torch.nn.functional.adaptive_avg_pool2d(gray[:, None], SMALL_SIDE).flatten(1)
         spread = torch.stack([gray.mean((1, 2)), gray.std((1, 2), correction=0)], dim=1)
-        quantiles = torch.quantile(small, torch.tensor(QUANTILES), dim=1).T
+        quantiles = torch.quantile(small, torch.tensor(PIXEL_QUANTILES), dim=1).T
         parts.append(torch.cat([small, spread, quantiles], dim=1).double().numpy())
     return np.concatenate(parts)

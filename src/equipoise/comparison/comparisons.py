@@ -50,7 +50,7 @@ from equipoise.methods import (
     choose_method,
 )
 from equipoise.models import classifier, predict
-from equipoise.presenting import Presented, save_comparison
+from equipoise.presenting import Presented, write_bundle
 from equipoise.specification import is_real
 
 if TYPE_CHECKING:
@@ -219,7 +219,7 @@ class Comparison(Presented):
             raise BadInput(
                 "this comparison does not know how its network is served; save the repair of its case: case.debias().save(folder)"
             )
-        return save_comparison(self, Path(folder), model=model, score=score, overwrite=overwrite, options=options)
+        return write_bundle(self, Path(folder), model=model, score=score, overwrite=overwrite, options=options)
 
 
 FITTING = {  # the options of `compare`, by what is compared

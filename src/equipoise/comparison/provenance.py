@@ -55,7 +55,7 @@ class Provenance:
         """
         code = model.rpartition(":")[0]
         code_files = [Path(code)] if code.endswith(".py") else [Path(model)] if model.endswith(".pt2") else []
-        hashes = dict(map(_checksum, (*files, *code_files)))
+        hashes = dict(map(_path_and_checksum, (*files, *code_files)))
         if cohort is not None:
             from equipoise.data import Images  # late: scores have none
 
@@ -84,7 +84,7 @@ class Provenance:
             return None
 
 
-def _checksum(path: Path) -> tuple[str, str]:
+def _path_and_checksum(path: Path) -> tuple[str, str]:
     if not path.is_dir():
         return path.name, sha256_of(path)
     files = sorted(file for file in path.rglob("*") if file.is_file())

@@ -37,7 +37,7 @@ def load_rows(
 
     inner = _dataset_of(dataset)
     if _has_positions(inner):
-        check_repeatable(lambda at: _row(*_parts(_get(inner, at), at), at)[0], range(min(CHECKED, len(inner))), "the data set")
+        check_repeatable(lambda at: _row_of_item(*_parts(_get(inner, at), at), at)[0], range(min(CHECKED, len(inner))), "the data set")
     out: Any = None
     labels, ids, read = [], [], 0
     for read, (row, label, name) in enumerate(_rows(dataset, inner), 1):
@@ -93,7 +93,7 @@ def _rows(dataset: Any, inner: Any) -> Iterator[tuple[Row, Any, str | None]]:
     if not is_loader or (dataset.batch_size is None and dataset.batch_sampler is None):
         by_position = not is_loader and _has_positions(dataset)
         for at, item in enumerate((_get(dataset, at) for at in range(len(dataset))) if by_position else dataset):
-            yield _row(*_parts(item, at), at)
+            yield _row_of_item(*_parts(item, at), at)
         return
     for batch in dataset:
         inputs, labels, names = _parts(batch, start)
@@ -105,7 +105,7 @@ def _rows(dataset: Any, inner: Any) -> Iterator[tuple[Row, Any, str | None]]:
         if names is None or isinstance(names, str) or len(names) != rows:
             names = [None] * rows
         for row in range(rows):
-            yield _row(inputs[row], labels[row], names[row], start + row)
+            yield _row_of_item(inputs[row], labels[row], names[row], start + row)
         start += rows
 
 
@@ -119,7 +119,7 @@ def _get(dataset: Any, at: int) -> Any:
         raise BadInput(problem) from error
 
 
-def _row(inputs: Any, label: Any, name: Any, at: int) -> tuple[Row, Any, str | None]:
+def _row_of_item(inputs: Any, label: Any, name: Any, at: int) -> tuple[Row, Any, str | None]:
     """One row: its input, its label as a number or an array of numbers, None if it is neither, and its id."""
     values = np.asarray(label.detach().cpu().numpy() if hasattr(label, "detach") else label)
     number = None if values.dtype.kind not in "biuf" else values.item() if values.size == 1 else values

@@ -160,7 +160,7 @@ def _with_reference(
         usable, small = known[k] and known[0] and not np.isnan(value[k]), [levels[j] for j in (k, 0) if not known[j]]
         note = "" if usable else _lacking(small, spec) if small else f"{INSUFFICIENT_DATA}: the rate of {levels[0]!r} is 0"
         numbers = [float(end[k]) if usable and np.isfinite(end[k]) else np.nan for end in (value, low, high)]
-        rows.append(_row((level, levels[0]), numbers, float(groups.p_values[k - 1]) if usable else np.nan, groups, [k, 0], note))
+        rows.append(_summary_row((level, levels[0]), numbers, float(groups.p_values[k - 1]) if usable else np.nan, groups, [k, 0], note))
     return rows
 
 
@@ -168,7 +168,8 @@ def _of_all(summary: Summary, groups: GroupValues, known: BoolArray, levels: Seq
     """One number for all groups with sufficient data."""
     some, error = np.flatnonzero(known), 1 - spec.level
     if len(some) < 2:
-        return [_row(("", ""), [np.nan] * 3, np.nan, groups, [], _lacking([levels[k] for k in np.flatnonzero(~known).tolist()], spec))]
+        without = [levels[k] for k in np.flatnonzero(~known).tolist()]
+        return [_summary_row(("", ""), [np.nan] * 3, np.nan, groups, [], _lacking(without, spec))]
     left_out = f"{len(known) - len(some)} of {len(known)} groups have {INSUFFICIENT_DATA}" if len(some) < len(known) else ""
     value = groups.value[some]
 
@@ -182,21 +183,21 @@ def _of_all(summary: Summary, groups: GroupValues, known: BoolArray, levels: Seq
         upwards = summary.rate in WORSE_IF_HIGHER
         worst = int(some[order[-1] if upwards else order[0]])
         low, high = (inner[1].max(), own[2].max()) if upwards else (own[1].min(), inner[2].min())
-        return [_row((levels[worst], ""), [groups.value[worst], low, high], np.nan, groups, [worst], left_out)]
+        return [_summary_row((levels[worst], ""), [groups.value[worst], low, high], np.nan, groups, [worst], left_out)]
     inner = ends((1 - error) ** (2 / (len(some) * (len(some) - 1))))
     if summary.how == "range":
         places, total = order[[-1, 0]], value[order[-1]] - value[order[0]]
-        low, high = max(_differences(inner)[0].max(), 0.0), _differences(own)[1].max()
+        low, high = max(_pair_differences(inner)[0].max(), 0.0), _pair_differences(own)[1].max()
     else:
         places, total = order[[0, -1]], float(ratio(value[order[:1]], value[order[-1:]])[0])
         low, high = _ratios(own)[0].min(), min(_ratios(inner)[1].min(), 1.0)
         left_out = left_out if value.any() else f"{INSUFFICIENT_DATA}: the rate is 0 in all groups"
     numbers = [total, low, high] if not np.isnan(total) else [np.nan] * 3
     first, second = some[places].tolist()
-    return [_row((levels[first], levels[second]), numbers, np.nan, groups, [first, second], left_out)]
+    return [_summary_row((levels[first], levels[second]), numbers, np.nan, groups, [first, second], left_out)]
 
 
-def _differences(ends: Ends) -> tuple[FloatArray, FloatArray]:
+def _pair_differences(ends: Ends) -> tuple[FloatArray, FloatArray]:
     """The lower and upper limits of the differences of all ordered pairs of groups (groups, groups); minus infinity on the diagonal."""
     value, low, high = ends
     total, same = value[:, None] - value, np.eye(len(value), dtype=bool)
@@ -212,7 +213,7 @@ def _ratios(ends: Ends) -> tuple[FloatArray, FloatArray]:
     return np.where(unknown, np.inf, below), np.where(unknown, np.inf, above)
 
 
-def _row(
+def _summary_row(
     named: tuple[str, str], numbers: Sequence[float], p: float, groups: GroupValues, places: Sequence[int], note: str
 ) -> dict[str, Any]:
     patients, effective = (min((float(each[k]) for k in places), default=0.0) for each in (groups.patients, groups.effective))

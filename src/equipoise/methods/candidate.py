@@ -18,7 +18,7 @@ from equipoise.measures import Calibration, LogitMap, Rule
 from equipoise.methods.goal import Goal, Note, Why
 from equipoise.methods.outcome import Judgement, Outcome, Source, joint_met, joint_outcome, judge
 from equipoise.models import is_network, predict
-from equipoise.presenting import html_of, why_words
+from equipoise.presenting import notebook_html, reasons_in_words
 
 if TYPE_CHECKING:
     from torch import nn
@@ -164,7 +164,7 @@ class LabelCandidate:
         return self.ran_as or self.method
 
     def _repr_html_(self) -> str:
-        return html_of(Candidate({"": self}, self.model))
+        return notebook_html(Candidate({"": self}, self.model))
 
     def __str__(self) -> str:
         held_out = "held_out_gap" in self.trace  # probes also report values of held-out rows
@@ -174,7 +174,7 @@ class LabelCandidate:
         return (
             f"{self.method}: {self.goal.measure} {gap:+.3f} -> {gap_after:+.3f}, "
             f"{self.goal.performance.replace('_', ' ')} {performance:.3f} -> {performance_after:.3f} "
-            f"on {'held-out rows of ' if held_out else ''}the repair set; {state}; {why_words(self.why)}"
+            f"on {'held-out rows of ' if held_out else ''}the repair set; {state}; {reasons_in_words(self.why)}"
         )
 
 
@@ -244,7 +244,7 @@ class Candidate:
         return f"Candidate({self.method}, {len(self.trace):,} steps, {outcome}{words})"
 
     def _repr_html_(self) -> str:
-        return html_of(self)
+        return notebook_html(self)
 
     def __str__(self) -> str:
         return "\n".join(f"{label}: {own}" if label else str(own) for label, own in self.labels.items())

@@ -59,7 +59,7 @@ def raise_together(errors: Sequence[BadInput]) -> None:
 Why = tuple[Note, ...]  # the reasons for choosing a step, and the parts of the goal that it misses
 
 
-def _measure_name(measure: Any) -> str:
+def _goal_measure(measure: Any) -> str:
     """The canonical name of a measure; raises `BadInput` if it is neither a name nor a signed sum of rates."""
     if not isinstance(measure, (str, Mapping)):
         expected = "one measure: the name of a gap, such as 'eod', or a signed sum of rates, such as 'tpr-fpr' or {'tpr': 1, 'fpr': -1}"
@@ -141,7 +141,7 @@ class Goal(Specification):
     |eod| <= 0.05, balanced_accuracy >= original - 0.02, tpr >= 0.8
     """
 
-    measure: Annotated[str, BeforeValidator(_measure_name)] = setting(
+    measure: Annotated[str, BeforeValidator(_goal_measure)] = setting(
         "gap to reduce: eod, spd, aod, fpr_gap, ppv_gap, ... or a sum of rates such as tpr-fpr", DEFAULT_MEASURE, flag="--measure"
     )
     performance: Annotated[str, AfterValidator(_performance_name)] = setting(

@@ -88,7 +88,7 @@ def in_processing(name: str, title: str, paper: str, **about: Any) -> Callable[[
 @in_processing("resampling", "training from scratch on group-balanced mini-batches", "")
 def resampling(model: Repairable, data: Data, goal: Goal, settings: InProcessingSettings, rng: Rng) -> Steps:
     """A step per epoch in which every cell of group and label is drawn equally often."""
-    cells = _cells(_training(data))
+    cells = _cell_of_rows(_training(data))
     yield from _epochs(model, data, settings, rng, often=1 / np.bincount(cells)[cells])
 
 
@@ -98,7 +98,7 @@ def group_dro(model: Repairable, data: Data, goal: Goal, settings: InProcessingS
     import torch
 
     rate = 0.01 if settings.strength is None else settings.strength
-    cells = torch.from_numpy(_cells(_training(data)))
+    cells = torch.from_numpy(_cell_of_rows(_training(data)))
     weights = torch.ones(int(cells.max()) + 1, dtype=torch.float64)
 
     def loss(losses: Tensor, _scores: Tensor, rows: Tensor) -> Tensor:
@@ -180,7 +180,7 @@ def _training(data: Data) -> Label:
     return data.train.labels[0]
 
 
-def _cells(label: Label) -> IntArray:
+def _cell_of_rows(label: Label) -> IntArray:
     """The cell of group and label of each row (n,), numbered without gaps; rows whose group is missing are a group of their own."""
     cells: IntArray = np.unique(2 * label.attribute.codes + label.y, return_inverse=True)[1].astype(np.int64)
     return cells

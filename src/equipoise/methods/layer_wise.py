@@ -25,7 +25,7 @@ from equipoise.methods.goal import Goal
 if TYPE_CHECKING:
     from equipoise.models import Repairable
 
-QUANTILES = (0.16, 0.5, 0.84)  # of the trees: a median, and a standard deviation on either side
+TREE_QUANTILES = (0.16, 0.5, 0.84)  # of the trees: a median, and a standard deviation on either side
 TREES, DRAWN = 30, 500  # trees per quantile, and candidates that they are asked about
 SPAN = 2.0  # of the search, in standard deviations of a layer's parameters
 
@@ -113,7 +113,7 @@ def expected_improvement(points: FloatArray, found: FloatArray, drawn: FloatArra
 
     low, middle, high = (
         GradientBoostingRegressor(loss="quantile", alpha=quantile, n_estimators=TREES, random_state=0).fit(points, found).predict(drawn)
-        for quantile in QUANTILES
+        for quantile in TREE_QUANTILES
     )
     spread, gain = np.maximum((high - low) / 2, 1e-9), middle - found.max()
     improvement: FloatArray = gain * norm.cdf(gain / spread) + spread * norm.pdf(gain / spread)

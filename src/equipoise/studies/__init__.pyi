@@ -4,7 +4,7 @@ from .catalogue import fetch as fetch
 from .catalogue import load as load
 from .efficientnet_lite import EFFICIENTNET_LITE as EFFICIENTNET_LITE
 from .plan import PRESETS as PRESETS
-from .plan import Plan as Plan
+from .plan import StudyPlan as StudyPlan
 from .plan import make_plan as make_plan
 from .plan import narrow as narrow
 from .plan import read_plan as read_plan

@@ -352,7 +352,7 @@ def _whole(value: Shares) -> Shares:
     return value
 
 
-class Plan(Specification):
+class StudyPlan(Specification):
     """A study: every arm on every split of every data set, for every measure."""
 
     name: EntryName
@@ -448,7 +448,7 @@ def _near_names(name: object, valid: Iterable[str]) -> str:
     return f"{did_you_mean(name, valid)} Valid: {', '.join(valid)}."
 
 
-def read_plan(source: str | Path) -> Plan:
+def read_plan(source: str | Path) -> StudyPlan:
     """The plan of a preset (one of `PRESETS`), by name, or in a TOML file. Raises one error with every problem.
 
     >>> read_plan("paper-tabular").measures
@@ -468,7 +468,7 @@ def read_plan(source: str | Path) -> Plan:
     return make_plan({"name": name, **raw}, source=str(source), folder=folder)
 
 
-def make_plan(raw: Mapping[str, Any], *, source: str = "study", folder: Path | None = None) -> Plan:
+def make_plan(raw: Mapping[str, Any], *, source: str = "study", folder: Path | None = None) -> StudyPlan:
     """The plan in a dictionary, with the keys of a TOML file. Raises one error with every problem.
 
     - `source`: what the error names as the place of the problems.
@@ -478,19 +478,19 @@ def make_plan(raw: Mapping[str, Any], *, source: str = "study", folder: Path | N
     (0, 1)
     """
     try:
-        return Plan.model_validate(raw, context={"folder": folder})
+        return StudyPlan.model_validate(raw, context={"folder": folder})
     except ValidationError as error:
-        raise BadInput(*specification_problems(error, Plan, placed=True), source=source) from None
+        raise BadInput(*specification_problems(error, StudyPlan, placed=True), source=source) from None
 
 
 def narrow(
-    plan: Plan,
+    plan: StudyPlan,
     *,
     splits: int | None = None,
     data: Sequence[str] | None = None,
     methods: Sequence[str] | None = None,
     measures: Sequence[str] | None = None,
-) -> Plan:
+) -> StudyPlan:
     """The plan restricted to these splits and names. Raises one error with every unknown name.
 
     - `splits`: so many, counted from the first; more than the plan has are added.
@@ -517,7 +517,7 @@ def narrow(
     return plan.changed(splits=splits or plan.splits, data=kept_data, methods=arms, measures=kept_measures, trainings=recipes)
 
 
-def with_options(plan: Plan, **options: Any) -> Plan:
+def with_options(plan: StudyPlan, **options: Any) -> StudyPlan:
     """The plan with these options of data sets (arguments of `load`) set for every data set that has them.
 
     None leaves an option unchanged. Raises an error if no data set of the plan has an option.
@@ -530,7 +530,7 @@ def with_options(plan: Plan, **options: Any) -> Plan:
     return plan.changed(data=[d.changed(options={**d.options, **some}) if some else d for d, some in zip(plan.data, taken, strict=True)])
 
 
-def with_weights(plan: Plan, weights: Sequence[str] | None) -> Plan:
+def with_weights(plan: StudyPlan, weights: Sequence[str] | None) -> StudyPlan:
     """The plan with initial weights of backbones instead of its own.
 
     `weights` are texts such as resnet-18=file, or resnet-18=imagenet for the published ones; None lets all networks start from random ones.
@@ -583,7 +583,7 @@ class Task:
 class StudyTask:
     """A task with its study."""
 
-    plan: Plan
+    plan: StudyPlan
     fingerprint: str
     version: str
     task: Task
@@ -602,7 +602,7 @@ class TaskResult:
     died: bool = False  # the worker ended; the task itself may be fine
 
 
-def tasks_of(plan: Plan) -> list[Task]:
+def tasks_of(plan: StudyPlan) -> list[Task]:
     """All tasks of a study, each training before the tasks that need it."""
     tasks: list[Task] = []
     for data in plan.data:
@@ -612,7 +612,7 @@ def tasks_of(plan: Plan) -> list[Task]:
     return tasks
 
 
-def task_cost(plan: Plan, task: Task) -> float:
+def task_cost(plan: StudyPlan, task: Task) -> float:
     """The approximate duration of a task, in arbitrary units."""
     data = plan.named(task.data)
     rows, features = UNKNOWN_ROWS, 50

@@ -36,7 +36,7 @@ from equipoise.measures import GAPS, MEASURES, cell_index
 from equipoise.methods import METHODS
 from equipoise.plugins import plugin_digest
 from equipoise.studies import networks
-from equipoise.studies.plan import Plan, Task, make_plan, narrow, tasks_of
+from equipoise.studies.plan import StudyPlan, Task, make_plan, narrow, tasks_of
 
 log = logging.getLogger(__name__)
 DEFINITION_FILE, LOCK_FILE = "study.json", ".lock"
@@ -95,7 +95,7 @@ class StudyFolder:
     """The folder of a study."""
 
     path: Path
-    plan: Plan
+    plan: StudyPlan
     fingerprint: str
     version: str
 
@@ -120,7 +120,7 @@ class StudyFolder:
 
 
 @contextmanager
-def locked_folder(path: str | Path, plan: Plan, root: str | Path | None = None) -> Iterator[StudyFolder]:
+def locked_folder(path: str | Path, plan: StudyPlan, root: str | Path | None = None) -> Iterator[StudyFolder]:
     """The folder for this study, new or existing, locked against other runs. Raises an error if it holds anything else.
 
     An existing one may hold more: a part of its study, down to one cell, can be run in it, and splits can be added.
@@ -210,7 +210,7 @@ def read_timings(folder: StudyFolder) -> pd.DataFrame:
     return pd.DataFrame(timings, columns=[*ROW_KEYS, "seconds"])
 
 
-def identity(plan: Plan, root: str | Path | None) -> dict[str, Any]:
+def identity(plan: StudyPlan, root: str | Path | None) -> dict[str, Any]:
     """Everything the results of a study depend on, as plain values: its definition without titles, and checksums of its files.
 
     Raises one error with every data set whose files are missing.
@@ -347,7 +347,7 @@ class Definition:
     definition: dict[str, Any]
 
 
-def _check_same_study(path: Path, plan: Plan, study_identity: dict[str, Any]) -> Definition | None:
+def _check_same_study(path: Path, plan: StudyPlan, study_identity: dict[str, Any]) -> Definition | None:
     """What the folder holds, or None if it is new. Raises an error if it holds anything but a study of which this one is a part."""
     if path.exists() and not path.is_dir():
         raise BadInput(f"{path} is a file; the results of a study need a folder. Choose another place with --out.")

@@ -33,7 +33,7 @@ from equipoise.errors import BadInput, EquipoiseError, MissingExtra, first_line,
 from equipoise.models import computing_on
 from equipoise.plugins import PLUGIN_FILES
 from equipoise.studies.networks import MLP
-from equipoise.studies.plan import Plan, StudyTask, Task, TaskResult, task_cost, tasks_of
+from equipoise.studies.plan import StudyPlan, StudyTask, Task, TaskResult, task_cost, tasks_of
 from equipoise.studies.results import StudyFolder, finished, locked_folder
 from equipoise.studies.worker import attempt_task
 
@@ -74,7 +74,7 @@ Pipe: TypeAlias = "Connection[Any, Any]"
 
 
 def run_study(
-    plan: Plan,
+    plan: StudyPlan,
     folder: str | Path,
     *,
     runner: str = "processes",
@@ -119,7 +119,7 @@ def run_study(
         return place
 
 
-def _workers_on_gpu(plan: Plan, device: str | None) -> int | None:
+def _workers_on_gpu(plan: StudyPlan, device: str | None) -> int | None:
     """The number of workers that fit into the memory of the GPU; None if networks are not computed on one."""
     tables = all(plan.network(data.name).model == MLP for data in plan.data)
     with computing_on(device) as requested:

@@ -26,7 +26,7 @@ import pandas as pd
 from equipoise.data import Attribute, FloatArray, IntArray
 from equipoise.errors import pick
 from equipoise.measures import Cells, largest_gap, largest_gap_p_value, p_values, percentile_interval, resample_counts, sums_by_unit
-from equipoise.studies.plan import Plan
+from equipoise.studies.plan import StudyPlan
 from equipoise.studies.results import POOLED_COLUMNS, SET_SIZES, STUDY_SCHEMA, StudyFolder, read_rows, read_timings, read_whole
 from equipoise.studies.worker import STUDY_FOLDS
 
@@ -96,7 +96,7 @@ def combined_p(p_values: npt.ArrayLike) -> float:
     return float(known[0]) if len(known) == 1 else min(1.0, 2 * float(np.median(known)))
 
 
-def study_table(plan: Plan, rows: pd.DataFrame, part: str = "test") -> pd.DataFrame:
+def study_table(plan: StudyPlan, rows: pd.DataFrame, part: str = "test") -> pd.DataFrame:
     """The summary of a study with the rank of each method (1 best, 2 second, 0 other), the results of the paper and the differences from
     them.
 

@@ -23,7 +23,7 @@ from rich.text import Text
 from equipoise.disk import write_text
 from equipoise.methods import METHODS
 from equipoise.report import Axes, Figures, Panel, interval, p_value_words, picture_of, plural, printable, steps_within
-from equipoise.studies.plan import Plan
+from equipoise.studies.plan import StudyPlan
 from equipoise.studies.results import ROW_KEYS, SET_SIZES, StudyFolder
 from equipoise.studies.summary import ORIGINAL_METHOD, TABLE_DIGITS, compare_methods, published, published_sizes, read_pooled, study_table
 
@@ -44,7 +44,7 @@ COLUMN_WIDTHS = {
 MOST_STEPS = 150  # drawn; a panel has a line per split, so more would only make the file large
 
 
-def study_view(plan: Plan, rows: pd.DataFrame, width: int = TEXT_WIDTH, part: str = "test") -> RenderableType:
+def study_view(plan: StudyPlan, rows: pd.DataFrame, width: int = TEXT_WIDTH, part: str = "test") -> RenderableType:
     """The tables of a study for a terminal, one per measure and quantity.
 
     - `rows`: of `read_rows`; a study that is not finished has fewer.
@@ -55,14 +55,14 @@ def study_view(plan: Plan, rows: pd.DataFrame, width: int = TEXT_WIDTH, part: st
     return Group(*tables, *(Text(line, style="dim") for line in _footnotes(plan, rows)))
 
 
-def study_text(plan: Plan, rows: pd.DataFrame) -> str:
+def study_text(plan: StudyPlan, rows: pd.DataFrame) -> str:
     """The same tables as plain text."""
     with StringIO() as buffer:
         Console(width=TEXT_WIDTH, file=buffer, force_terminal=False).print(study_view(plan, rows))
         return buffer.getvalue()
 
 
-def save_csv(plan: Plan, rows: pd.DataFrame, folder: str | Path, part: str = "test") -> list[Path]:
+def save_csv(plan: StudyPlan, rows: pd.DataFrame, folder: str | Path, part: str = "test") -> list[Path]:
     """Writes rows.csv (of both sets), table.csv and, if the study has the original network, comparison.csv."""
     frames = {"rows": rows, "table": study_table(plan, rows, part)}
     baseline = next((arm.name for arm in plan.methods if arm.method == ORIGINAL_METHOD), None)
@@ -71,7 +71,7 @@ def save_csv(plan: Plan, rows: pd.DataFrame, folder: str | Path, part: str = "te
     return [write_text(Path(folder) / f"{name}.csv", frame.to_csv(index=False)) for name, frame in frames.items()]
 
 
-def save_latex(plan: Plan, rows: pd.DataFrame, folder: str | Path, part: str = "test") -> list[Path]:
+def save_latex(plan: StudyPlan, rows: pd.DataFrame, folder: str | Path, part: str = "test") -> list[Path]:
     """Writes one file per measure and quantity, for \\input in a document with booktabs. As in the paper, without p-values."""
     texts = {name: "\n".join(_latex(layout) for layout in layouts) for name, layouts in _layouts(plan, rows, part).items()}
     return [write_text(Path(folder) / f"{name}.tex", text) for name, text in texts.items()]
@@ -95,7 +95,7 @@ class Layout(NamedTuple):
         return [name for name in ("ours", *COLUMN_HEADERS) if any(name in cell for line in self.cells for cell in line)]
 
 
-def _layouts(plan: Plan, rows: pd.DataFrame, part: str, width: int = TEXT_WIDTH) -> dict[str, list[Layout]]:
+def _layouts(plan: StudyPlan, rows: pd.DataFrame, part: str, width: int = TEXT_WIDTH) -> dict[str, list[Layout]]:
     """The tables of a study by measure and quantity, several if they are too wide for one."""
     frame = study_table(plan, rows, part)
     return {
@@ -105,7 +105,7 @@ def _layouts(plan: Plan, rows: pd.DataFrame, part: str, width: int = TEXT_WIDTH)
     }
 
 
-def _side_by_side(plan: Plan, frame: pd.DataFrame, measure: str, quantity: str, width: int, part: str) -> Iterator[Layout]:
+def _side_by_side(plan: StudyPlan, frame: pd.DataFrame, measure: str, quantity: str, width: int, part: str) -> Iterator[Layout]:
     """Methods in rows and data in columns, as in the paper's tables; vice versa if there are more data, as for its simulations."""
     cells = {(row["data"], row["method"]): _cell(row, quantity) for row in frame.to_dict("records")}
     data = {d.name: printable(d.title or d.name) for d in plan.data if d.name in set(frame["data"])}
@@ -199,7 +199,7 @@ def _escaped(text: str) -> str:
     return text.replace("+0.", "$+$0.").replace("-0.", "$-$0.")
 
 
-def _footnotes(plan: Plan, rows: pd.DataFrame) -> list[str]:
+def _footnotes(plan: StudyPlan, rows: pd.DataFrame) -> list[str]:
     """What the tables mean, the rows of each set next to the paper's, and what is missing."""
     lines = [
         "Bold: best, italic: second best, of all methods but the original network. |bias|: mean of the absolute values, "
@@ -235,7 +235,7 @@ def pooled_view(folder: StudyFolder) -> RenderableType:
     return pooled_tables(folder.plan, read_pooled(folder))
 
 
-def pooled_tables(plan: Plan, frame: pd.DataFrame) -> RenderableType:
+def pooled_tables(plan: StudyPlan, frame: pd.DataFrame) -> RenderableType:
     """The same from pooled results."""
     if frame.empty:
         return Text("No cross-validation is complete yet, so there are no pooled folds.")
@@ -270,20 +270,20 @@ def pooled_lines(frame: pd.DataFrame) -> list[tuple[str, ...]]:
     return lines
 
 
-def save_trajectories(plan: Plan, rows: pd.DataFrame, traces: pd.DataFrame, folder: str | Path) -> list[Path]:
+def save_trajectories(plan: StudyPlan, rows: pd.DataFrame, traces: pd.DataFrame, folder: str | Path) -> list[Path]:
     """Writes a figure (SVG) for each data set with a stepwise method, with one panel per method and measure."""
     steps, written = _stepwise(plan, rows, traces), []
     about = "Thin: each split. Bold: median over splits. Dots: each split's chosen step. Dotted: the limits of the goal."
     for data, of_data in steps.groupby("data", sort=False):
         cells = dict(list(of_data.groupby(["method", "measure"], sort=False)))
         names = [(arm.name, measure) for arm in plan.methods for measure in plan.measures]
-        panels = [trajectory_panel(cells[name], plan, *name) for name in names if name in cells]
+        panels = [arm_panel(cells[name], plan, *name) for name in names if name in cells]
         picture = picture_of(f"{plan.named(str(data)).title or data}: validation set", about, [Figures(panels)])
         written.append(write_text(Path(folder) / f"trajectories-{data}.svg", picture, follow=False))
     return written
 
 
-def _stepwise(plan: Plan, rows: pd.DataFrame, traces: pd.DataFrame) -> pd.DataFrame:
+def _stepwise(plan: StudyPlan, rows: pd.DataFrame, traces: pd.DataFrame) -> pd.DataFrame:
     """The traces of stepwise methods, with their coordinate `x`, the chosen step and the limits of the goal."""
     stepwise = [arm.name for arm in plan.methods if METHODS[arm.method].counts]
     chosen = rows[[*ROW_KEYS, "step", "pace", "min_performance", "max_gap"]].rename(columns={"step": "chosen"})
@@ -303,12 +303,12 @@ def median_line(part: pd.DataFrame) -> pd.DataFrame:
     return grouped[["gap", "performance"]].median()[enough].reset_index()
 
 
-def axis_title(plan: Plan, part: pd.DataFrame, arm: str) -> str:
+def axis_title(plan: StudyPlan, part: pd.DataFrame, arm: str) -> str:
     """The unit of the horizontal axis of an arm; steps if its rows have no pace."""
     return METHODS[plan.arm(arm).method].unit(plan.arm(arm).settings) if part["pace"].notna().all() else "step"
 
 
-def trajectory_panel(part: pd.DataFrame, plan: Plan, arm: str, measure: str) -> Panel:
+def arm_panel(part: pd.DataFrame, plan: StudyPlan, arm: str, measure: str) -> Panel:
     """Bias and performance of an arm against its steps, with the median of the limits that splits have of their own."""
     splits, middle = part.drop_duplicates("seed"), median_line(part)
     least, most = (float(splits[name].median()) for name in ("min_performance", "max_gap"))

@@ -30,7 +30,7 @@ from equipoise.methods import METHODS, LabelCandidate, make_settings, run_method
 from equipoise.models import Training, compute_device, computing_on, predict, train
 from equipoise.plugins import load_sources
 from equipoise.studies import networks
-from equipoise.studies.plan import PRIVILEGED, PROTOCOLS, Plan, StudyTask, TaskResult
+from equipoise.studies.plan import PRIVILEGED, PROTOCOLS, StudyPlan, StudyTask, TaskResult
 from equipoise.studies.results import SET_SIZES, TRACE_COLUMNS, pooled_columns, rows_to_bytes
 
 STUDY_FOLDS = 5  # of `fold_parts`
@@ -89,7 +89,7 @@ def _cached_parts(work: StudyTask, cohort: bytes | None) -> Parts:
     return _splits[key]
 
 
-def _made_parts(plan: Plan, name: str, cohort: Cohort | None, seed: int) -> Parts:
+def _made_parts(plan: StudyPlan, name: str, cohort: Cohort | None, seed: int) -> Parts:
     if cohort is None:
         cohort = plan.named(name).load(seed=seed)  # a simulation; the main process loads files
     if plan.protocol == "balanced":

@@ -124,6 +124,6 @@ def _judged(content: bytes, study: bool, place: Path) -> str:
 def _study_keys() -> set[str]:
     from dataclasses import fields
 
-    from equipoise.studies import Plan
+    from equipoise.studies import StudyPlan
 
-    return {field.name for field in fields(Plan)}
+    return {field.name for field in fields(StudyPlan)}
