@@ -113,6 +113,7 @@ class Variant:
     gain_weight: float = 1.0
     kept_sure: float = 1.0
     worse_most: float = 1.0  # a step with a larger probability is not taken
+    errors: str = "carried"  # of the original's rates: unchanged by a step, or as far as its decisions are the same ("carried")
     shown: float = 0.0  # standard errors that the performance gained must exceed to count
 
 
@@ -128,8 +129,16 @@ def chosen(world: dict[str, Any], v: Variant) -> tuple[int, int]:
             continue
         prior = v.no_gap_by_group if own["needs_group"] else v.no_gap
         true = choosing.TrueRates.of(own["rate"], own["variance"], prior).draws(np.random.default_rng(0))
-        gaps, moved = true[:, 1:] - true[:, :1], own["values"] - own["values"][0]
-        size = np.abs(gaps[None] + (moved[:, 1:] - moved[:, :1])[:, None]).max(2)
+        moved = own["values"] - own["values"][0]
+        after = true[None] + moved[:, None]
+        if v.errors == "carried":
+            before, rates = own["variance"], own["rates"]["tpr"].clip(0.01, 0.99)
+            then = before * rates * (1 - rates) / (rates[0] * (1 - rates[0]))
+            share = ((before + then - own["rate_se"]["tpr"] ** 2) / 2 / before).clip(0, 1)
+            rest = np.sqrt((then - share**2 * before).clip(0))
+            noise = np.random.default_rng(1).normal(size=true.shape)
+            after = (own["rate"] + moved)[:, None] - share[:, None] * (own["rate"] - true) + rest[:, None] * noise
+        size = np.abs(after[..., 1:] - after[..., :1]).max(2)
         expected, worse = size.mean(1), (size > size[0] + worlds.POINTS).mean(1)
         gain, change, error = expected[0] - expected, own["performance"] - own["performance"][0], own["performance_se"]
         changes = {name: rate - rate[0] for name, rate in own["rates"].items()}
