@@ -12,7 +12,7 @@ from equipoise.methods import Goal
     [
         ("eod", {"tpr": "before"}, {"fpr": 0.1, "selection": 0.1}),
         ("aod", {"tpr": "before"}, {"fpr": 0.1, "selection": 0.1}),
-        ("spd", {"selection": "before"}, {"fpr": 0.1, "selection": 0.1}),
+        ("spd", {"selection": "before"}, {"fpr": 0.1}),
         ("fpr_gap", {"tpr": "before"}, {"fpr": 0.0, "selection": 0.1}),
         ("ppv_gap", {}, {"fpr": 0.1, "selection": 0.1}),
     ],

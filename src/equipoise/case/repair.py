@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -497,7 +498,8 @@ def estimate_repair(
         if network is None:  # the scores of each label, timed on those of the first
             scores, total = cast(Scores, first.repair), 0.0
             for rule in make_settings(name, settings).order(scores) if method.kind == Kind.OTHERS else [name]:
-                total += labels * _fit_seconds(rule, scores, speed, settings if rule == name else {})
+                with suppress(EquipoiseError) if method.kind == Kind.OTHERS else nullcontext():  # auto leaves it out
+                    total += labels * _fit_seconds(rule, scores, speed, settings if rule == name else {})
             what = f"{labels} runs, one per label, of: {work.what}" if labels > 1 else work.what
             limited = min(total, budget) if budget is not None and method.kind == Kind.OTHERS else total
             estimates.append(MethodEstimate(name, what, None if work.rows is None else round(labels * work.rows), limited))

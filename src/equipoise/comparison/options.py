@@ -70,7 +70,7 @@ def options_of(
     # On the rows that they were fitted to (`repair.test = "cross"`), rules would seem better than they are.
     apart = valid is not None and not np.array_equal(valid.score, original.test.score)
     if valid is not None and apart and cut is not None and not original.candidate.rule.argmax:
-        for name, method in RULES.items():
+        for name, method in RULES.items():  # those that have no meaning at a capacity cannot be fitted
             with suppress(EquipoiseError):  # this rule cannot be fitted to these rows, or not for this measure
                 keeps = {"keep": Goal(goal.measure).keep} if name == LEVEL_UP else {}
                 own = goal.changed(**FREE | keeps, threshold=cut)

@@ -215,6 +215,19 @@ def rules_by_label(
     return {label: rule or choose_rule(each, (valid or {}).get(label), optimise) for label, each in own.items()}
 
 
+def threshold_at_capacity(scores: npt.ArrayLike, capacity: float, weight: FloatArray | None = None) -> float:
+    """The lowest threshold that flags at most this share of the rows; equal scores are flagged together or not at all.
+
+    >>> threshold_at_capacity([0.9, 0.7, 0.7, 0.2], 0.5), threshold_at_capacity([0.9, 0.7, 0.7, 0.2], 0.75)
+    (0.8, 0.45)
+    """
+    cuts, place = np.unique(-np.asarray(scores, dtype=np.float64), return_inverse=True)
+    flagged = np.cumsum(np.bincount(place, weight)) / (len(place) if weight is None else weight.sum())
+    count = int(np.searchsorted(flagged, capacity + 1e-9, side="right"))
+    ends = np.concatenate([[NEVER_REACHED], -cuts, -cuts[-1:]])
+    return float(ends[0] if count == 0 else (ends[count] + ends[count + 1]) / 2)
+
+
 def group_positions(groups: tuple[str, ...], scores: Scores, who: str, others: tuple[str, ...] = ()) -> IntArray:
     """The position of each row's group among the groups of a rule, -1 if missing or one of `others`; an error if it is none of these."""
     attribute, known = scores.attribute, {*groups, *others}

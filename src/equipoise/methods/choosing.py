@@ -106,7 +106,7 @@ class Prospects:
     fall: FloatArray  # largest loss of any group
     rise: Mapping[str, FloatArray]  # largest rise of any group's false positive rate and share decided positive
     net: FloatArray  # net gain
-    lacks: Mapping[str, BoolArray]  # the steps beyond each limit: performance, rates, fpr, selection
+    lacks: Mapping[str, BoolArray]  # the steps beyond each limit: performance, rates, fpr, selection, capacity
 
     @classmethod
     def of(cls, own: StepEstimates, seed: int, needs_group: bool, randomised: bool) -> "Prospects":
@@ -140,6 +140,10 @@ class Prospects:
             if name in goal.max_rate:
                 before_rate = own.cells.rate(name)[0]
                 lacks[name] |= (before_rate + upper > np.maximum(before_rate, goal.max_rate[name]) + RATE_NOISE).any(1)
+        if goal.capacity is not None:  # the share flagged is that of the original, but for chance
+            shares = own.cells.s.sum((-2, -1)) / own.cells.n.sum((-2, -1))
+            chance = np.sqrt(goal.capacity * (1 - goal.capacity) / (own.units.max() + 1))
+            lacks["capacity"] = np.abs(shares - shares[0]) > RISE_SURE * chance
         benefits, harms = unharmed(goal.measure)
         losses = [*(-changes[name] for name in benefits), *(changes[name] for name in harms)]
         fall = np.nan_to_num(np.stack(losses)).clip(min=0.0).max((0, 2)) if losses else np.zeros(len(own.f))

@@ -16,7 +16,7 @@ import pandas as pd
 from equipoise import measures
 from equipoise.data import UNKNOWN, Attribute, BoolArray, FloatArray, IntArray, Rows, Scores
 from equipoise.errors import BadInput, EmptyCell
-from equipoise.measures import RATES, Cells, Sweep, measure_of, sweep
+from equipoise.measures import RATES, Cells, Sweep, measure_of, sweep, threshold_at_capacity
 from equipoise.methods.goal import BEFORE, Goal, Keep
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ class Label:
     keep: Keep = field(default_factory=dict)
     weight: FloatArray | None = None  # (n,) sample weights
     threshold: float | None = None  # in use today; None: the threshold of best performance
+    capacity: float | None = None  # the share of rows that is flagged, by the threshold of any scores
     rounding: float = 0.0  # of the scores; no threshold separates two that differ by less
     least: FloatArray | None = None  # (rates * groups,) limits of the kept rates; thresholds that are too high for them are excluded
 
@@ -54,10 +55,13 @@ class Label:
         if len(np.unique(rows.y)) < 2:
             raise BadInput(f"{goal.performance} needs positives and negatives; {rows.name!r} holds one label in all {len(rows):,} rows")
         weight, rounding = measures.normalise_weights(rows.weight), 0.0 if isinstance(rows, Scores) else measures.SINGLE_PRECISION
-        return cls(name, rows.y, attribute, goal.measure, goal.performance, goal.keep, weight, goal.threshold, rounding)
+        return cls(name, rows.y, attribute, goal.measure, goal.performance, goal.keep, weight, goal.threshold, goal.capacity, rounding)
 
     def evaluate(self, scores: FloatArray, max_gap: float | None = None) -> "LabelResult":
         """Gap, performance and threshold of scores (n,): the best performance, within a maximum |gap| if one is given."""
+        if self.capacity is not None:
+            threshold = threshold_at_capacity(scores, self.capacity, self.weight)
+            return replace(self.decided(decisions_at(scores, threshold)), threshold=threshold)
         swept = sweep(scores, self.y, self.attribute, (self.measure, self.performance), weight=self.weight, rounding=self.rounding)
         if self.least is not None:
             low = swept.thresholds <= highest_threshold(self.keep, scores, self.y, self.attribute, self.least)

@@ -128,7 +128,10 @@ class Goal(Specification):
       may be worse off by the measure: for eod no group's sensitivity falls, for spd no share flagged, for fpr_gap no sensitivity falls and
       no false positive rate rises. `allow_worse=True` permits it, as does selection="paper".
     - `max_rise`: by how much a rate of any group may rise, {"fpr": 0.05, "selection": 0.2}; 0.1 each where not given, 1 for no limit.
+      A measure that compares the share flagged, as spd does, has no limit on its rise where none is given.
     - `max_rate`: how high a rate of any group may be, {"fpr": 0.25}; where the original's is higher, it may not rise.
+    - `capacity`: the share of patients that is flagged, 0.2, before and after: thresholds are those that flag this share of the repair set.
+      Where one group's sensitivity rises, another's then falls, so no rate is kept unless `keep` names it.
     - `groups`: the groups that the measure compares, ["M", "F"], with the reference; all by default. Other groups decide nothing: they are
       reported, keep their threshold in rules by group, and are protected by `keep` and `max_rise` like any group.
     - `selection`: how a step is chosen. "honest": by expected loss, from cross-fitted values; "paper": by values on the rows the method was
@@ -156,11 +159,14 @@ class Goal(Specification):
     )
     allow_worse: bool = setting("a group may be worse off by the measure than before", False, flag="--allow-worse")
     max_rise: Annotated[dict[str, float], BeforeValidator(_limits)] = setting(
-        "largest rise of a rate in any group: { fpr = 0.05, selection = 0.1 }; 1 for no limit", default_factory=dict, shown="0.1 each"
+        "largest rise of a rate in any group: { fpr = 0.05, selection = 0.1 }; 1 for no limit",
+        default_factory=dict,
+        shown="0.1 each; spd: of fpr",
     )
     max_rate: Annotated[dict[str, float], BeforeValidator(_limits)] = setting(
         "highest rate in any group: { fpr = 0.25 }", default_factory=dict
     )
+    capacity: Share | None = setting("share of patients that is flagged, before and after", None, gt=0, lt=1, shown="not fixed")
     groups: tuple[str, ...] = setting("groups that the measure compares; others are reported and protected", (), shown="all")
     selection: Annotated[str, one_of("selection", SELECTIONS)] = setting(
         "how a step is chosen: honest, by expected loss from cross-fitted values; paper, on the rows the method was fitted to",
@@ -190,6 +196,9 @@ class Goal(Specification):
                 given = f"performance={self.performance!r} with missed_case_worth={self.missed_case_worth:g}"
                 raise BadInput(f"missed_case_worth makes net benefit the measure of performance; got {given}. Leave one of them out")
             self.__dict__["performance"] = name
+        if self.capacity is not None and self.threshold is not None:
+            given = f"capacity={self.capacity:g} with the threshold {self.threshold:g}"
+            raise BadInput(f"a capacity determines the threshold; got {given}. Leave one of them out")
         if self.keeps_all and "keep" not in self.model_fields_set:
             self.__dict__["keep"] = unharmed(self.measure)[0]  # and not among the fields that were set
         return self
@@ -206,12 +215,14 @@ class Goal(Specification):
     @property
     def keeps_all(self) -> bool:
         """Whether no group may be worse off by the measure."""
-        return self.selection != "paper" and not self.allow_worse
+        return self.selection != "paper" and not self.allow_worse and self.capacity is None
 
     @property
     def rises(self) -> dict[str, float]:
         """The largest rise of each limited rate in any group."""
-        return {**DEFAULT_MAX_RISE, **(unharmed(self.measure)[1] if self.keeps_all else {}), **self.max_rise}
+        compared = measure_of(self.measure).rates  # a rise of the share flagged is what a repair for it is
+        most = {name: most for name, most in DEFAULT_MAX_RISE.items() if name == "fpr" or name not in compared}
+        return {**most, **(unharmed(self.measure)[1] if self.keeps_all else {}), **self.max_rise}
 
     @property
     def allowed_loss(self) -> float:
@@ -248,5 +259,6 @@ class Goal(Specification):
             parts.append(f"{self.performance} >= {self.min_performance:.3g}")
         if self.max_loss is not None:
             parts.append(f"{self.performance} >= original - {self.max_loss:g}")
+        parts += [f"{self.capacity:.3g} flagged"] if self.capacity is not None else []
         parts += [f"groups {', '.join(self.groups)}"] if self.groups else []
         return ", ".join([*parts, *(f"{rate} >= {least if least == BEFORE else f'{least:g}'}" for rate, least in self.keep.items())])

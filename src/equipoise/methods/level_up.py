@@ -11,6 +11,7 @@ needs each patient's group. Without it, `bias-score` and `single-threshold` leve
 import numpy as np
 
 from equipoise.data import Scores
+from equipoise.errors import BadInput
 from equipoise.measures import RATES, Cells, Rule, estimated_rate, moments_of_scores
 from equipoise.methods.choosing import NO_GAP, TrueRates, select
 from equipoise.methods.contract import ONE_BY_ONE, Fit, Kind, NoSettings, method, rule_work
@@ -36,6 +37,8 @@ LEVEL_UP = "level-up"
 )
 def level_up(scores: Scores, goal: Goal, _settings: NoSettings = NoSettings()) -> Fit:
     """Thresholds that level up the rate of the measure on these scores, which should be validation scores."""
+    if goal.capacity is not None:
+        raise BadInput(f"{LEVEL_UP} flags more patients, which a capacity does not allow: use group-thresholds")
     original, settled = original_rule(LEVEL_UP, scores, goal)
     kept, harms = unharmed(goal.measure)
     rate, codes, levels = next(iter(kept)), scores.attribute.codes, scores.attribute.levels

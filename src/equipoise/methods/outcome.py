@@ -6,7 +6,8 @@ set, or all rows of the repair set with cross-fitted decisions. The first of the
 - unchanged: no decision differs.
 - harm: performance is clearly below its limit (if the original is below it too: below the original's performance less the allowed loss);
   or a gap is larger and the interval of its change excludes zero (if the gap changed sides, the mean of the gaps before and after must also
-  lie at least one standard error on the new side); or a rate that the goal keeps is clearly below its limit.
+  lie at least one standard error on the new side); or a rate that the goal keeps is clearly below its limit; or the share flagged is
+  clearly above the capacity.
 - closed: the simultaneous interval of every gap lies within ±max_gap (0.05 unless the goal has one), and performance reaches its limit.
 - reduced: the largest gap is clearly smaller. That needs every group (an intersection-union test, whose level is shared by groups and
   labels): its gap is clearly smaller than it was itself (the interval of its change excludes zero, and the mean of before and after is
@@ -112,7 +113,7 @@ class Judgement:
     performance_after: Estimate
     performance_change: Estimate
     performance_limit: float
-    harms: tuple[Note, ...]  # what is clear: performance_below_limit, larger_gap, rate_worse
+    harms: tuple[Note, ...]  # what is clear: performance_below_limit, larger_gap, rate_worse, capacity_exceeded
     possible_harms: tuple[Note, ...]  # performance below its limit by no more than sampling error explains: performance_below_limit
     changed: int  # decisions that differ; for a randomised rule, rows whose probability differs
     patients: int  # rows if there are no patient ids
@@ -262,6 +263,14 @@ def judge(
             sides = {"change": gap.change.value, "low": gap.change.simultaneous_low, "high": gap.change.simultaneous_high}
             values = {"measure": goal.measure, "reference": gap.reference, "before": gap.before.value, "after": gap.after.value}
             harms.append(Note("larger_gap", gap.group, {**values, **sides}))
+    if goal.capacity is not None:
+        weight = measures.normalise_weights(scores.weight)
+        flagged, mass = float(np.average(after, weights=weight)), np.ones(len(after)) if weight is None else weight
+        sums = np.bincount(units_of(scores.patients, len(scores)), mass * (after - flagged))
+        low = flagged - NormalDist().inv_cdf(settings.level) * float(np.sqrt((sums**2).sum())) / mass.sum()
+        if low > goal.capacity:
+            harms.append(Note("capacity_exceeded", numbers={"flagged": flagged, "low": low, "capacity": goal.capacity}))
+            met = None if met is None else False
     judgement = Judgement(
         outcome=Outcome.UNCHANGED,
         source=source,

@@ -148,8 +148,11 @@ def rule_from_dict(plain: object, source: str = "rule.json") -> Rule:
 
 def original_rule(method: str, scores: Scores, goal: Goal) -> tuple[Threshold, Goal]:
     """The original's rule, by the threshold in use or that of best performance, and the goal with its minimum performance."""
-    if goal.threshold is not None:
-        threshold, performance = goal.threshold, float(cells_at(scores, goal.threshold).performance(goal.performance))
+    if goal.threshold is not None or goal.capacity is not None:
+        weight = measures.normalise_weights(scores.weight)
+        threshold = goal.threshold if goal.capacity is None else measures.threshold_at_capacity(scores.score, goal.capacity, weight)
+        assert threshold is not None
+        performance = float(cells_at(scores, threshold).performance(goal.performance))
     else:
         wanted, weight = (goal.measure, goal.performance), measures.normalise_weights(scores.weight)
         swept = measures.sweep(scores.score, scores.y, scores.attribute, wanted, weight)

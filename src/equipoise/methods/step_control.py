@@ -23,7 +23,7 @@ from equipoise.data import FloatArray
 from equipoise.errors import BadInput, pick
 from equipoise.measures import largest_gap, sweep
 from equipoise.methods.contract import Speed, Step, Steps, Work
-from equipoise.methods.evaluation import ZERO_GAP, Data, Evaluation
+from equipoise.methods.evaluation import ZERO_GAP, Data, Evaluation, decisions_at
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -175,6 +175,9 @@ def smooth_gap(data: Data, evaluation: Evaluation) -> float:
     gaps = []
     for rows, label in data.parts:
         scores = evaluation.scores[rows]
+        if label.capacity is not None:
+            gaps.append(label.cells(decisions_at(scores, label.evaluate(scores).threshold)).gaps(label.measure))
+            continue
         swept = sweep(scores, label.y, label.attribute, (label.performance,), weight=label.weight)
         performance = np.nan_to_num(swept.values[label.performance], nan=-np.inf)
         best = min(performance.max(), 1.0)  # a perfect network may exceed 1 by rounding

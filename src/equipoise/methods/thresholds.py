@@ -26,6 +26,7 @@ import pandas as pd
 
 from equipoise import measures
 from equipoise.data import MISSING, Attribute, FloatArray, IntArray, Scores
+from equipoise.errors import BadInput
 from equipoise.measures import RATES, Rule, Threshold, cells_at, measure_of, ratio, sums_at, sweep
 from equipoise.methods.choosing import select, selected
 from equipoise.methods.contract import ALL_AT_ONCE, ONE_BY_ONE, STANDARD, Fit, FitStep, Kind, NoSettings, Work, method, rule_work
@@ -83,6 +84,8 @@ def standard(scores: Scores, goal: Goal, _settings: NoSettings = NoSettings()) -
 def single_threshold(scores: Scores, goal: Goal, _settings: NoSettings = NoSettings()) -> Fit:
     """The best threshold by the goal for these scores, which should be validation scores."""
     original, settled = original_rule(SINGLE_THRESHOLD, scores, goal)
+    if goal.capacity is not None:
+        raise BadInput(f"{SINGLE_THRESHOLD} has nothing to choose: a capacity leaves one threshold")
     attribute, wanted = scores.attribute, (goal.measure, goal.performance)
     swept = sweep(scores.score, scores.y, attribute, wanted, measures.normalise_weights(scores.weight))
     points = pd.DataFrame({"gap": swept.values[goal.measure], "performance": swept.values[goal.performance], "threshold": swept.thresholds})
@@ -155,8 +158,11 @@ def group_thresholds(scores: Scores, goal: Goal, _settings: NoSettings = NoSetti
     """The best thresholds for these scores, which should be validation scores."""
     original, settled = original_rule(GROUP_THRESHOLDS, scores, goal)
     levels, before = scores.attribute.levels, cells_at(scores, original.value)
+    rows = f"on {len(scores):,} rows of {scores.name}"
+    if goal.capacity is not None:
+        return _at_capacity(scores, goal.capacity, original, settled, rows)
     least = least_rates(goal.keep, kept_rates(goal.keep, before)) if goal.keep else None
-    search, rows = ThresholdSearch(scores, settled, original.value, least), f"on {len(scores):,} rows of {scores.name}"
+    search = ThresholdSearch(scores, settled, original.value, least)
     rule = GroupThresholds(levels, tuple(search.best().tolist()), original.value, f"chosen by {GROUP_THRESHOLDS} with {settled} {rows}")
 
     def grid() -> list[Rule]:
@@ -184,6 +190,43 @@ def group_thresholds(scores: Scores, goal: Goal, _settings: NoSettings = NoSetti
     else:
         why = selected(what, "gap", settled.derived(max_gap=None), None, count)
     return Fit(rule, trace, 1, (why,), select(trace.iloc[1:], eased).met, settled, (Note("needs_group"),), grid=grid)
+
+
+def _at_capacity(scores: Scores, capacity: float, original: Threshold, settled: Goal, rows: str) -> Fit:
+    """Thresholds by group that flag a share of all rows, and bring the groups' rates ever closer to one level.
+
+    With the share s of the gaps removed, the rate of each group is the share s of the way from its own to the level, which is the highest
+    one that the capacity allows.
+    """
+    (rate, *more), levels, codes = measure_of(settled.measure).rates, scores.attribute.levels, scores.attribute.codes
+    if more or measure_of(settled.measure).is_quotient:
+        raise BadInput(f"{GROUP_THRESHOLDS} with a capacity compares one rate, as eod, spd or fpr_gap do; got {settled.measure}")
+    weight = measures.normalise_weights(scores.weight)
+    mass, rated = np.ones(len(scores)) if weight is None else weight, scores.y == RATES[rate] if RATES[rate] is not None else codes >= 0
+    before, stray = cells_at(scores, original.value).rate(rate), mass[(codes == MISSING) & (scores.score >= original.value)].sum()
+    groups = [(codes == k, rated & (codes == k)) for k in range(len(levels))]
+
+    def cuts_at(share: float, level: float) -> FloatArray:
+        """The threshold of each group, at this level."""
+        wanted = np.clip((1 - share) * before + share * level, 0.0, 1.0)
+        own = zip(groups, wanted, strict=True)
+        return np.array([measures.threshold_at_capacity(scores.score[some], goal_rate, mass[some]) for (_, some), goal_rate in own])
+
+    def rule_at(share: float) -> GroupThresholds:
+        low, high = -1.0, 2.0
+        for _ in range(40):
+            middle = (low + high) / 2
+            at = cuts_at(share, middle)
+            flagged = stray + sum(mass[own & (scores.score >= cut)].sum() for (own, _), cut in zip(groups, at, strict=True))
+            low, high = (middle, high) if flagged <= (capacity + 1e-9) * mass.sum() else (low, middle)
+        origin = f"{GROUP_THRESHOLDS} that flags {capacity:.1%} and removes {share:.0%} of the gaps {rows}"
+        return GroupThresholds(levels, tuple(cuts_at(share, low).tolist()), original.value, origin)
+
+    rule = rule_at(1.0)
+    trace = rule_trace([original, rule], scores, settled)
+    chosen = select(trace.iloc[1:], settled)
+    notes = (Note("needs_group"),)
+    return Fit(rule, trace, 1, chosen.why, chosen.met, settled, notes, grid=lambda: [rule_at(share) for share in REMOVED_SHARES])
 
 
 @dataclass(frozen=True, eq=False)

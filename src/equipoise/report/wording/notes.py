@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from equipoise.report.text import amount, plural
-from equipoise.report.wording.names import gap_words, performance_words
+from equipoise.report.wording.names import gap_words, performance_words, rate_words
 
 if TYPE_CHECKING:
     from equipoise.methods import Note
@@ -145,12 +145,12 @@ def _declined(measure: str, n: Numbers) -> str:
         "gain": "without a gain of half a point in the expected gap",
         "performance": f"with {performance_words(n['performance_of'])} that may be below {n['least']:.3f}",
         "rates": f"without surely keeping {_kept_rate_words(n)} in every group",
-        "fpr": f"with a false positive rate that may rise by more than {n['max_rise']['fpr']:g} in a group",
-        "selection": f"with a share decided positive that may rise by more than {n['max_rise']['selection']:g} in a group",
+        **{name: f"with a {rate_words(name)} that may rise by more than {most:g} in a group" for name, most in n["max_rise"].items()},
+        "capacity": "that flag another share of patients",
         "varied": "with the same decision for everyone within each group",
         "net": "that cost more than they gain",
     }
-    reasons = ", ".join(f"{count:,} {lacking[what]}" for what, count in n["lack"].items() if count)
+    reasons = ", ".join(f"{count:,} {lacking.get(what, f'beyond the limit of {what}')}" for what, count in n["lack"].items() if count)
     if not reasons:
         return f"the original was kept; its expected difference in {gap_words(measure)} is {amount(n['gap_before'], 'size')} points"
     return f"the original was kept, since every step was ruled out: {reasons}; the nearest: {_expected(measure, n)}"

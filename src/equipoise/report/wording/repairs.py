@@ -57,6 +57,7 @@ def goal_words(goal: Goal) -> str:
     else:
         within = f"a difference in {measure} of at most {amount(goal.max_gap, 'size')} points"
         aim = f"{within}{minimum}" if minimum else f"the best {performance} with {within}"
+    aim += f", with {amount(goal.capacity)} of patients flagged" if goal.capacity is not None else ""
     kept = [
         f"no group's {rate_words(rate)} lower than before"
         if isinstance(least, str)
@@ -316,6 +317,8 @@ def _harm_words(note: Note, judgement: Judgement, called: GroupNames) -> str:
     if note.kind == "rate_worse":
         before, after, limit = (amount(numbers[key]) for key in ("before", "after", "limit"))
         return f"{rate_words(numbers['rate'])} of {called(note.subject)} fell from {before} to {after}, below its limit of {limit}"
+    if note.kind == "capacity_exceeded":
+        return f"{amount(numbers['flagged'])} of patients are flagged, clearly more than the capacity of {amount(numbers['capacity'])}"
     return f"{note.kind.replace('_', ' ')}: {called(note.subject)}"
 
 
