@@ -52,7 +52,7 @@ class GroupValues:
     patients: FloatArray
     effective: FloatArray
     correlation: FloatArray  # (groups - 1,) with that of the reference, through patients with rows in both
-    p_values: FloatArray  # (groups - 1,) of the differences from the reference
+    p_values: Callable[[], FloatArray]  # (groups - 1,) of the differences from the reference
 
     @classmethod
     def of_rate(cls, sums: Moments, rate: str) -> "GroupValues":
@@ -65,7 +65,7 @@ class GroupValues:
             return (low, high) if name == rate else (1 - high, 1 - low)
 
         value = of.value if name == rate else 1 - of.value
-        return cls(value, limits, of.patients, of.effective, gap.correlation[:, 0, 1], gap.p_values())
+        return cls(value, limits, of.patients, of.effective, gap.correlation[:, 0, 1], gap.p_values)
 
     @classmethod
     def of_scores(cls, rate: str, found: Limits, level: float) -> "GroupValues":
@@ -77,11 +77,14 @@ class GroupValues:
             return np.maximum(low, LOWEST.get(rate, 0.0)), np.minimum(high, 1.0)
 
         none = np.zeros(len(found.value) - 1)
-        total, low, high = (end[1:] for end in pairwise(found.value, found.low, found.high, none))
-        distance = np.where(total > 0, total - low, high - total)
-        z = float(quantile(level)) * np.nan_to_num(ratio(np.abs(total), distance), nan=0.0, posinf=9.0)
-        p = np.where(np.isnan(total), np.nan, [erfc(each / sqrt(2)) for each in z])
-        return cls(found.value, limits, found.patients, found.patients, none, p)
+
+        def p_values() -> FloatArray:
+            total, low, high = (end[1:] for end in pairwise(found.value, found.low, found.high, none))
+            distance = np.where(total > 0, total - low, high - total)
+            z = float(quantile(level)) * np.nan_to_num(ratio(np.abs(total), distance), nan=0.0, posinf=9.0)
+            return np.where(np.isnan(total), np.nan, [erfc(each / sqrt(2)) for each in z])
+
+        return cls(found.value, limits, found.patients, found.patients, none, p_values)
 
 
 def pairwise(value: FloatArray, low: FloatArray, high: FloatArray, correlation: FloatArray) -> Ends:
@@ -119,12 +122,16 @@ def summaries_of(
 
     `scores` are the measures of the scores of each group, at the level of the settings.
     """
-    rows: list[dict[str, Any]] = []
+    rows, known_rates = list[dict[str, Any]](), dict[str, GroupValues]()
     for summary in (SUMMARIES[name] for name in measures):
         if summary.of_scores and summary.rate not in scores:
             continue
-        found = GroupValues.of_scores(summary.rate, scores[summary.rate], spec.level) if summary.of_scores else None
-        groups = GroupValues.of_rate(sums, summary.rate) if found is None else found
+        if summary.rate not in known_rates:
+            rate = summary.rate
+            known_rates[rate] = (
+                GroupValues.of_scores(rate, scores[rate], spec.level) if summary.of_scores else GroupValues.of_rate(sums, rate)
+            )
+        groups = known_rates[summary.rate]
         known = (groups.patients >= spec.min_patients) & ~np.isnan(groups.value)
         made = _with_reference if summary.of_each_group else _of_all
         rows += [{"measure": summary.name, "attribute": attribute} | row for row in made(summary, groups, known, levels, spec)]
@@ -155,12 +162,12 @@ def _with_reference(
         value, low, high = quotient(own, (own[0][:1], own[1][:1], own[2][:1]), np.append(0.0, groups.correlation))
     else:
         value, low, high = pairwise(*own, groups.correlation)
-    rows = []
+    rows, p_values = [], groups.p_values()
     for k, level in enumerate(levels[1:], 1):
         usable, small = known[k] and known[0] and not np.isnan(value[k]), [levels[j] for j in (k, 0) if not known[j]]
         note = "" if usable else _lacking(small, spec) if small else f"{INSUFFICIENT_DATA}: the rate of {levels[0]!r} is 0"
         numbers = [float(end[k]) if usable and np.isfinite(end[k]) else np.nan for end in (value, low, high)]
-        rows.append(_summary_row((level, levels[0]), numbers, float(groups.p_values[k - 1]) if usable else np.nan, groups, [k, 0], note))
+        rows.append(_summary_row((level, levels[0]), numbers, float(p_values[k - 1]) if usable else np.nan, groups, [k, 0], note))
     return rows
 
 

@@ -233,8 +233,8 @@ class LabelSections:
                 (sentence(gap_words(row.measure)), named, Cell(value=value, kind=summary_kind(row.measure)), p_value_words(row.p_value))
             )
         caption = ("Groups compared, by ", Span(attribute), f": ratios as they are, otherwise in percent or points, {self.level} intervals")
-        heads = ["Compared", Column("Groups", style="text"), "Value", Column("p, not adjusted", least=NARROW)]
-        return [table(caption, heads, rows)] if rows else []
+        heads = ["Compared", Column("Groups", style="text"), Column("Value", "value"), Column("p, not adjusted", least=NARROW)]
+        return [table(caption, heads, rows, style="stack")] if rows else []
 
     def within(self, attribute: str | None = None, measures: Iterable[str] = ()) -> list[Part]:
         """Differences among comparable patients next to those of all, of one attribute or of all; nothing if the rows have no strata."""
@@ -253,7 +253,7 @@ class LabelSections:
             strata,
             f" (Mantel-Haenszel), with {self.level} intervals",
         )
-        return [table(caption, heads, rows)]
+        return [table(caption, heads, rows, style="stack")]
 
     def adjudicated(self, attribute: str | None = None, measures: Iterable[str] = ()) -> list[Part]:
         """How well the label agrees with the adjudicated one, and the differences by both; nothing without an adjudicated label."""
@@ -276,7 +276,8 @@ class LabelSections:
         caption = f"Adjudicated rows: positives that are labelled, and labelled rows that are confirmed, {self.level} intervals"
         of_gaps = f"Differences in points by the label and by the adjudicated label, {self.level} intervals"
         columns = ["Difference in", Column("by", style="text"), "Difference"]
-        return [table(caption, heads, agreement), table(of_gaps, columns, rows), Text(wording.CORRECTED, "notes")]
+        tables = table(caption, heads, agreement, style="stack"), table(of_gaps, columns, rows, style="stack")
+        return [*tables, Text(wording.CORRECTED, "notes")]
 
     def performance(self) -> list[Part]:
         """Performance and calibration over all patients."""
