@@ -29,9 +29,10 @@ NOTES = {name: EXPERIMENTS / name / "README.md" for name in ("paper-tabular", "p
 COLUMNS = ["data", "measure", "method", "seed", "gap", "performance", "valid_gap", "valid_performance", "met", "step", "steps"]
 COLUMNS += ["min_performance", "max_gap", "seconds"]
 SUFFIX = "-published"
-VARIANTS = {"published": "ours as published", "default": "our default"}
+VARIANTS = {"published": "ours as published", "default": "ours with our choices"}
 QUANTITIES = {"bias": ("gap", "+"), "BA": ("performance", "")}
 DIGITS = 2  # of the published numbers
+WITHOUT_GROUP = ("random", "adversarial-finetune", "pruning", "bias-gda", "adversarial-training")  # at prediction time
 TABLES = {"tabular": "paper-tabular", "sensitivity": "paper-sensitivity"}
 CHOICES = {  # arms of paper-tabular and of departures: mode, weights
     "bias-gda-eval-best": "eval mode, best weights",
@@ -128,7 +129,7 @@ def explanations_of(study: Study, cells: Sequence[Cell]) -> list[tuple[str, list
 
 
 def table(study: Study, cells: Sequence[Cell]) -> Iterator[str]:
-    """A line per data, measure and method: bias and balanced accuracy, published, ours as published, our default."""
+    """A line per data, measure and method: bias and balanced accuracy, published, ours as published, ours with our choices."""
     found = {cell.key: cell for cell in cells}
     yield f"| data | measure | method | published: bias, BA | {' | '.join(f'{name}: bias, BA' for name in VARIANTS.values())} |"
     yield "|---|---|---|---|" + "---|" * len(VARIANTS)
@@ -193,6 +194,26 @@ def blocks(results: Path = EXPERIMENTS) -> dict[str, str]:
     return found
 
 
+def today(results: Path = EXPERIMENTS) -> dict[str, str]:
+    """The block on the product's default: what `auto` leaves without further settings, next to the published original and best method."""
+    found = pd.read_csv(results / "defaults" / "present.csv")
+    study = Study.read(results / "paper-tabular")
+    titles = {data.name: data.title or data.name for data in study.plan.data}
+    lines = ["| data | measure | published: original | published: smallest bias without the group, method | original | today's default | splits |"]
+    lines.append("|---|---|---|---|---|---|---|")
+    for (data, measure), cell in found[found["problem"].isna()].groupby(["data", "measure"]):
+        papers = {method: published(study.plan.named(data).published, measure, method) for method in ("standard", *WITHOUT_GROUP)}
+        known = {method: number for method, number in papers.items() if number is not None}
+        best = min((method for method in known if method != "standard"), key=lambda method: abs(known[method].bias))
+        told = [f"{p.bias:+.2f} ± {p.bias_sd:.2f}, {p.performance:.2f} ± {p.performance_sd:.2f}" for p in (known["standard"], known[best])]
+        ours = [cell[cell["arm"] == arm] for arm in ("original", "default")]
+        told += [
+            f"{own['gap'].mean():+.2f} ± {own['gap'].std():.2f}, {own['performance'].mean():.2f} ± {own['performance'].std():.2f}" for own in ours
+        ]
+        lines.append(f"| {titles[data]} | {measure.upper()} | {told[0]} | {told[1]}, {best} | {told[2]} | {told[3]} | {len(ours[1])} |")
+    return {"today": "\n".join(lines)}
+
+
 def reasons(name: str, results: Path = EXPERIMENTS) -> dict[str, str]:
     """The block of the notes on a study: every cell beyond one published standard deviation, with why."""
     study = Study.read(results / name)
@@ -203,7 +224,7 @@ def pages(results: Path = EXPERIMENTS) -> dict[Path, dict[str, str]]:
     """The generated blocks of every page."""
     notes = {path: reasons(name, results) for name, path in NOTES.items()}
     notes[NOTES["paper-sensitivity"]] |= minimum(results)
-    return {PAGE: blocks(results), CHOICE: choice(results), **notes}
+    return {PAGE: blocks(results) | today(results), CHOICE: choice(results), **notes}
 
 
 def minimum(results: Path = EXPERIMENTS) -> dict[str, str]:

@@ -121,7 +121,7 @@ def grid() -> None:
 
 def bounds() -> None:
     for seed in range(int(sys.argv[2]) if len(sys.argv) > 2 else 20):
-        parts = eq.split(eq.load("bank"), seed=seed)
+        parts = eq.split(eq.load(sys.argv[3] if len(sys.argv) > 3 else "bank"), seed=seed)
         model = eq.train(parts.train, parts.valid, seed=seed, settings=eq.Training(**WEIGHTS["last (published)"]))
         for mode in ("eval", "train"):
             for bound, (gap, performance) in perturbed(model, parts, seed, mode == "train").items():

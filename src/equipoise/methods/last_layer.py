@@ -54,7 +54,7 @@ def last_layer_cost(speed: Speed, settings: LastLayerSettings) -> Work:
     settings=LastLayerSettings,
     title="the last layer retrained on group-balanced rows (Kirichenko et al.)",
     paper=KIRICHENKO,
-    counts="tenths of the way",
+    counts="steps of the way",
     needs_layers=True,
     cost=last_layer_cost,
     effort=1.0,
