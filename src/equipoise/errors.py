@@ -92,6 +92,7 @@ class MissingExtra(EquipoiseError, ImportError):
 EXTRAS = {  # the extra of each package that not every use needs
     **dict.fromkeys(("torch", "torchvision", "safetensors", "PIL"), "torch"),
     "pyarrow": "parquet",
+    "duckdb": "tables",
 }
 
 

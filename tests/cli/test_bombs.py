@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from fuzz import bombs
 
-from equipoise.data import scans
+from equipoise.data import engines, scans
 from support.facts import says
 
 pytest.importorskip("resource", reason="limits of memory are those of POSIX")
@@ -101,32 +102,31 @@ def test_a_line_without_an_end_in_a_folder_is_refused(tmp_path, beginning):
     assert found.peak < ORDINARY
 
 
-def test_a_row_of_many_lines_in_a_folder_is_refused(tmp_path, run, monkeypatch):
-
-    monkeypatch.setattr(scans, "MAX_TABLE_BYTES", 10**6)
+def test_a_row_of_many_lines_in_a_folder_is_refused(run):
     Path("folder").mkdir()
-    Path("folder/a.csv").write_bytes(b'y,p,sex\n1,0.5,F\n0,0.5,"' + b"aaaaaaa\n" * 200_000)
+    Path("folder/a.csv").write_bytes(b'y,p,sex\n1,0.5,F\n0,0.5,"' + b"aaaaaaa\n" * 600_000 + b'"\n')
     code, _, err = run("audit", "folder", *AUDIT, "--group", "sex")
     assert code == 2
-    assert says(err, "a.csv", "1,000,000")
+    assert says(err, "a.csv", "4,194,304")
 
 
-def test_equal_rows_do_not_fill_the_temporary_folder(run, monkeypatch):
+def test_rows_that_do_not_fit_in_memory_or_the_temporary_folder_are_an_error(run, monkeypatch):
+    """The memory of the engine and its temporary files are limited; nothing is left in the folder."""
     monkeypatch.setattr(scans, "ROWS_HELD", 1000)
-    monkeypatch.setattr(scans, "PART_FILES", 5)
     monkeypatch.setattr(scans, "MAX_TABLE_BYTES", 10**6)
+    monkeypatch.setattr(engines, "MEMORY_BYTES", 40_000_000)
     monkeypatch.setenv("EQUIPOISE_MAX_TABLE_BYTES", "1000000")
     Path("folder").mkdir()
-    bombs.equal_rows(Path("folder/a.parquet"))  # 13 bytes per row once coded
-    arguments = ["audit", "folder", *AUDIT, "--group", "sex"]
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"y": rng.integers(0, 2, 2_000_000), "p": rng.random(2_000_000), "sex": rng.choice(["F", "M"], 2_000_000)})
+    frame.assign(patient=np.arange(2_000_000)).to_parquet("folder/a.parquet")
+    arguments = ["audit", "folder", *AUDIT, "--group", "sex", "--patient", "patient"]
+    before = set(Path(tempfile.gettempdir()).iterdir())
+    monkeypatch.setattr(scans, "EXPANSION", 0)
     code, _, err = run(*arguments)
     assert code == 2
     assert says(err, "1,000,000", "temporary folder", "data.max_table_bytes", "EQUIPOISE_MAX_TABLE_BYTES")
-    assert run(*arguments, "--set", f"data.max_table_bytes={10**7}").code == 0
-    rng = np.random.default_rng(0)  # rows that differ take as many bytes on disk as the scores need
-    frame = pd.DataFrame({"y": rng.integers(0, 2, 100_000), "p": rng.random(100_000), "sex": rng.choice(["F", "M"], 100_000)})
-    frame.to_parquet("folder/a.parquet")
-    assert run(*arguments).code == 0
+    assert set(Path(tempfile.gettempdir()).iterdir()) == before
 
 
 def test_rows_longer_than_the_metadata_state_are_refused(run):

@@ -39,7 +39,7 @@ import os, sys
 import equipoise as eq
 from equipoise.data import scans
 
-scans.ROWS_HELD, scans.PART_FILES = 100, 5
+scans.ROWS_HELD = 100
 scores = eq.scan(sys.argv[1], label="y", score="p", group="sex", reference="M")
 eq.audit(scores, threshold=0.5, progress=lambda *done: os.kill(os.getpid(), int(sys.argv[2])))
 """

@@ -33,7 +33,6 @@ def test_names_that_differ_only_in_what_cannot_be_seen_are_kept_apart_and_named(
     patients.loc[[3, 30], "pid"] = [one, other]
     if form == "in files":
         monkeypatch.setattr(scans, "ROWS_HELD", 10)
-        monkeypatch.setattr(scans, "BATCH_ROWS", 10)
     for table, column, count in ((groups, "ward", rows), (patients, "pid", rows)):
         caplog.clear()
         audit = eq.audit(_in_form(table, tmp_path / column, form), threshold=0.5)

@@ -1,4 +1,4 @@
-"""Tables read in batches: the same rows, groups and errors as in memory, with the rows stored in memory or in files by patient."""
+"""Tables read where they lie: the same rows, groups and errors as in memory, with the rows in memory or in an engine."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from equipoise.data import Scores, scan, scans
+from equipoise.data import Scores, StoredRows, scan, scans
 from equipoise.data.table_files import is_large
 from equipoise.errors import BadInput
 from support.facts import says
@@ -48,16 +48,20 @@ def _written(frame: pd.DataFrame, folder: Path, kind: str) -> Path:
     return path
 
 
-def _rows(scores: Scores) -> list[tuple[object, ...]]:
-    columns = [scores.y, scores.score, *(a.names for a in scores.attributes), *([] if scores.weight is None else [scores.weight])]
+def _rows(scores: Scores | StoredRows) -> list[tuple[object, ...]]:
+    if isinstance(scores, Scores):
+        columns = [scores.y, scores.score, *(a.names for a in scores.attributes), *([] if scores.weight is None else [scores.weight])]
+    else:
+        found = scores.engine.query(scores.rows("0"))
+        names = [np.array([*a.levels, None], dtype=object)[found[f"code{k}"]] for k, a in enumerate(scores.attributes)]
+        columns = [found["y"], found["score"], *names, *([found["w"]] if scores.weighted else [])]
     return sorted(zip(*(map(str, column) for column in columns), strict=True))
 
 
-@pytest.fixture(params=["in memory", "in files"])
+@pytest.fixture(params=["in memory", "in an engine"])
 def in_memory(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    monkeypatch.setattr(scans, "BATCH_ROWS", 200)
+    monkeypatch.setattr(scans, "CHECKED_ROWS", 200)
     monkeypatch.setattr(scans, "ROWS_HELD", 10**6 if request.param == "in memory" else 300)
-    monkeypatch.setattr(scans, "PART_FILES", 5)
     return bool(request.param == "in memory")
 
 
@@ -66,16 +70,22 @@ def test_rows_and_groups_are_the_same_as_in_memory(kind: str, tmp_path: Path, in
     frame = _frame()
     table = Scores.from_frame(frame, weight="w", **ROLES)
     with scan(_written(frame, tmp_path, kind), weight="w", **ROLES).read() as stored:
-        parts = list(stored.parts())
-        assert stored.whole == in_memory
-        assert stored.rows == len(frame)
-    assert [(a.name, a.levels, a.named, a.bins) for a in stored.attributes] == [
-        (a.name, a.levels, a.named, a.bins) for a in table.attributes
-    ]
-    assert sorted(row for part in parts for row in _rows(part)) == _rows(table)
-    assert sum(len(set(part.patients)) for part in parts) == frame["patient"].nunique()  # all rows of a patient are in one part
-    by_patient = [tuple(sorted(part.score[part.patients == k])) for part in parts for k in range(max(part.patients) + 1)]
-    assert sorted(by_patient) == sorted(tuple(sorted(scores)) for _, scores in frame.groupby("patient")["p"])
+        assert isinstance(stored, Scores) == in_memory
+        assert [(a.name, a.levels, a.named, a.bins) for a in stored.attributes] == [
+            (a.name, a.levels, a.named, a.bins) for a in table.attributes
+        ]
+        assert _rows(stored) == _rows(table)
+        assert _by_patient(stored) == sorted(tuple(sorted(scores)) for _, scores in frame.groupby("patient")["p"])
+
+
+def _by_patient(stored: Scores | StoredRows) -> list[tuple[float, ...]]:
+    """The scores of each patient."""
+    if isinstance(stored, Scores):
+        units, score = stored.patients, stored.score
+    else:
+        found = stored.engine.query(stored.rows("0"))
+        units, score = found["unit"], found["score"]
+    return sorted(tuple(sorted(each)) for _, each in pd.Series(score).groupby(units))
 
 
 @pytest.mark.usefixtures("in_memory")
@@ -84,9 +94,8 @@ def test_conflicts_are_resolved_as_in_memory(rule: str, tmp_path: Path):
     frame = _frame()
     table = Scores.from_frame(frame, conflicts=rule, **ROLES)
     with scan(_written(frame, tmp_path, "file.parquet"), conflicts=rule, **ROLES).read() as stored:
-        parts = list(stored.parts())
+        assert _rows(stored) == _rows(table)
     assert [(a.varied, a.conflicts, a.levels) for a in stored.attributes] == [(a.varied, a.conflicts, a.levels) for a in table.attributes]
-    assert sorted(row for part in parts for row in _rows(part)) == _rows(table)
 
 
 @pytest.mark.usefixtures("in_memory")
@@ -94,11 +103,10 @@ def test_integer_ids_and_rows_without_patients(tmp_path: Path):
     frame = _frame().assign(patient=lambda d: d["patient"].astype(int))
     path = _written(frame, tmp_path, "file.parquet")
     with scan(path, **ROLES).read() as stored:
-        assert sum(len(set(part.patients)) for part in stored.parts()) == frame["patient"].nunique()
+        assert len(_by_patient(stored)) == frame["patient"].nunique()
     with scan(path, **{**ROLES, "patient": None}).read() as stored:
-        parts = list(stored.parts())
-        assert all(part.patients is None for part in parts)
-        assert sum(map(len, parts)) == len(frame)
+        assert stored.patients is None if isinstance(stored, Scores) else not stored.has_patients
+        assert len(_rows(stored)) == len(frame)
 
 
 PROBLEMS = {

@@ -66,7 +66,6 @@ def test_commands_in_memory_and_in_parts_agree(sampled: int, tmp_path: Path, mon
     for k in range(3):
         frame.iloc[k::3].to_parquet(folder / f"{k}.parquet")
     roles = [word for name, column in COLUMNS.items() for word in (f"--{name}", column)]
-    monkeypatch.setattr(scans, "BATCH_ROWS", 200)
     monkeypatch.setattr(scans, "ROWS_HELD", 300)
     monkeypatch.setattr(streaming, "SAMPLED_ROWS", sampled)
     whole = _audit(frame)

@@ -53,7 +53,6 @@ def test_rows_in_memory_and_in_parts_have_the_same_limits(kind: str, tmp_path: P
     folder.mkdir()
     for k in range(3):
         frame.iloc[k::3].to_parquet(folder / f"{k}.parquet")
-    monkeypatch.setattr(scans, "BATCH_ROWS", 25)
     monkeypatch.setattr(scans, "ROWS_HELD", 30)
     roles = [word for name, column in COLUMNS.items() for word in ("--set", f"data.{name}={column}")]
     done = ran("audit", folder, *roles, "--threshold", 0.5, *(word for m in MEASURES for word in ("--measure", m)), "--json")

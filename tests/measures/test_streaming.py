@@ -10,11 +10,11 @@ import pytest
 
 import equipoise as eq
 from equipoise.comparison import audit
-from equipoise.data import Columns, Scores, read_scores, scan
+from equipoise.data import Columns, Engine, Scores, read_scores, scan
 from equipoise.data import scans as scans_module
+from equipoise.data.engines import embedded
 from equipoise.errors import BadInput, EmptyCell
 from equipoise.measures import Audit, Ranking, score_measures, streaming
-from equipoise.measures.streaming import SCORE_BINS, score_bins
 from support.facts import says
 
 ROLES = {"label": "y", "score": "p", "group": ["sex", "race"], "patient": "patient"}
@@ -69,9 +69,8 @@ def parts(table) -> Audited:
 
 
 def _in_parts(monkeypatch: pytest.MonkeyPatch, sampled: int) -> None:
-    monkeypatch.setattr(scans_module, "BATCH_ROWS", 1500)
     monkeypatch.setattr(scans_module, "ROWS_HELD", 1000)
-    monkeypatch.setattr(scans_module, "PART_FILES", 6)
+    monkeypatch.setattr(streaming, "PART_ROWS", 2000)
     monkeypatch.setattr(streaming, "SAMPLED_ROWS", sampled)
 
 
@@ -183,9 +182,8 @@ def test_several_labels_are_read_once_and_audited_as_in_memory(labels, all_label
     (frame, path), whole = labels, all_labels
     if not held:
         _in_parts(monkeypatch, sampled=10**6)
-    read = []
-    real = scans_module.read_batches
-    monkeypatch.setattr(scans_module, "read_batches", lambda *given, **more: read.append(given) or real(*given, **more))
+    read, real = [], Engine.run
+    monkeypatch.setattr(Engine, "run", lambda self, sql: (read.append(sql) if "insert into staged" in sql else None) or real(self, sql))
     scans = {label: scan(path, label=label, score=score, group=["sex", "race"], patient="patient") for label, score in LABELS.items()}
     found = audit(scans, threshold=0.5, no_finding="none of the labels")
     assert len(read) == 1
@@ -251,17 +249,31 @@ def test_an_empty_cell_is_an_error_where_its_measure_was_named(table, tmp_path: 
         audit(scan(tmp_path / "t.parquet", **ROLES), threshold=0.5, measures=["eod"])
 
 
+def _bins(score: np.ndarray, *, logits: bool = False) -> np.ndarray:
+    """The bins of scores, in SQL."""
+    with embedded("scores", 10**9) as engine:
+        engine.values("scores", ("place", "score"), [(str(k), engine.number(float(each))) for k, each in enumerate(score)])
+        sql = streaming.score_bin("score", logits, streaming.BINS_PER_OCTAVE)
+        return engine.query(f"select {sql} as bin from scores order by place")["bin"]
+
+
+def test_bins_of_logits_keep_their_order():
+    logits = np.array([-1e4, -900.0, -90.0, -40.0, -1e-9, 0.0, 1e-9, 2.0, 40.0, 90.0, 900.0, 1e4])
+    bins = _bins(logits, logits=True)
+    assert (np.diff(bins) >= 0).all()
+    assert len(set(bins.tolist())) >= 10
+
+
 def test_bins_of_scores_keep_their_order_and_bound_the_error_of_auroc():
     rng = np.random.default_rng(1)
     ends = np.array([0.0, 1e-30, 1e-9, 0.5, np.nextafter(0.5, 1), 1 - 1e-9, 1.0])
     score = np.sort(np.concatenate([ends, rng.random(20_000), rng.random(20_000) ** 8, 1 - rng.random(20_000) ** 8]))
-    bins = score_bins(score)
+    bins = _bins(score)
     assert (np.diff(bins) >= 0).all()
-    assert bins.min() >= 0
-    assert bins.max() < SCORE_BINS
-    assert len(np.unique(score_bins(ends[[0, 2, 3, 5, 6]]))) == 5
+    assert len(np.unique(_bins(ends[[0, 2, 3, 5, 6]]))) == 5
     y = (rng.random(len(score)) < score).astype(int)
-    p, q = (np.bincount(bins[y == label], minlength=SCORE_BINS) for label in (1, 0))
+    place = np.unique(bins, return_inverse=True)[1]
+    p, q = (np.bincount(place[y == label], minlength=place.max() + 1) for label in (1, 0))
     bound = float((p * q).sum() / 2 / p.sum() / q.sum())
     binned = float((p * (np.cumsum(q) - q / 2)).sum() / p.sum() / q.sum())
     assert abs(binned - float(Ranking(score, y).ranks().auroc)) <= bound < 2e-4

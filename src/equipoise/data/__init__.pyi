@@ -23,6 +23,8 @@ from .columns import CONFLICTS as CONFLICTS
 from .columns import Columns as Columns
 from .columns import LabelKind as LabelKind
 from .dicom import age_in_years as age_in_years
+from .engines import Engine as Engine
+from .engines import sql_text as sql_text
 from .image_files import find_files as find_files
 from .image_files import is_view as is_view
 from .images import Decoding as Decoding
@@ -42,7 +44,7 @@ from .reading import read_cohort as read_cohort
 from .reading import returning_patients as returning_patients
 from .reading import scan_if_large as scan_if_large
 from .scans import Scan as Scan
-from .scans import ScannedRows as ScannedRows
+from .scans import StoredRows as StoredRows
 from .scans import read_scans as read_scans
 from .scans import scan as scan
 from .splits import Identities as Identities

@@ -255,8 +255,11 @@ class Attribute:
         codes = level_codes[codes]
         if patients is not None:
             units = np.asarray(pd.factorize(patients)[0], dtype=np.int64)
-            attribute, new_codes = resolve_conflicts(attribute, [(codes, units)], conflicts, str(patients.name), patients)
-            codes = new_codes[resolve_codes(codes, units, conflicts)]
+            in_conflict, resolved = varying_units(codes, units), resolve_codes(codes, units, conflicts)
+            examples = list(dict.fromkeys(map(str, patients.to_numpy(dtype=object)[in_conflict[units]])))[:5]
+            numbers = int(in_conflict.sum()), len(in_conflict), np.bincount(resolved[resolved != MISSING], minlength=len(attribute.levels))
+            attribute, new_codes = resolve_conflicts(attribute, *numbers, conflicts, str(patients.name), examples)
+            codes = new_codes[resolved]
         return replace(attribute, codes=codes)
 
     def only(self, groups: Sequence[str]) -> "Attribute":
@@ -522,20 +525,13 @@ def _grouping_problem(counts: "pd.Series[int]", all_rows: int, name: str, dates:
 
 
 def resolve_conflicts(
-    attribute: Attribute, parts: Iterable[tuple[IntArray, IntArray]], rule: str, patient: str, ids: "pd.Series[Any] | None" = None
+    attribute: Attribute, varied: int, patients: int, counts: IntArray, rule: str, patient: str, examples: Sequence[str] = ()
 ) -> tuple[Attribute, IntArray]:
     """The attribute without rows under a rule of CONFLICTS for patients in several groups, and the new code of each of its levels.
 
-    `parts` hold the codes and the patients (0 .. P-1) of all rows, those of one patient in one part; `ids` are examples for a message.
-    Raises `BadInput` if the rule is "error" and there are such patients, or if the reference or every other group loses all its rows.
+    `varied` of the `patients` have several groups, and `counts` are the rows of each level under the rule. Raises `BadInput` if the rule is
+    "error" and there are such patients, or if the reference or every other group loses all its rows.
     """
-    varied, patients, counts = 0, 0, np.zeros(len(attribute.levels), np.int64)
-    for codes, units in parts:
-        in_conflict = varying_units(codes, units)
-        varied, patients = varied + int(in_conflict.sum()), patients + len(in_conflict)
-        resolved = resolve_codes(codes, units, rule)
-        counts += np.bincount(resolved[resolved != MISSING], minlength=len(counts))
-        examples = [] if ids is None else list(dict.fromkeys(map(str, ids.to_numpy(dtype=object)[in_conflict[units]])))[:5]
     if rule == "error" and varied:
         shown = f": {', '.join(examples)}{' ...' if varied > len(examples) else ''}" if examples else ""
         raise BadInput(

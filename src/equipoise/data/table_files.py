@@ -7,18 +7,19 @@ once; and columns of lists and records, whose length no metadata limit, are not 
 
 import codecs
 import csv
+import gzip
 import io
 import json
 import logging
 import os
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +30,7 @@ from equipoise.disk import LIMIT_VARIABLE, MAX_TABLE_BYTES, file_too_large, max_
 from equipoise.errors import BadInput, EquipoiseError, first_line, needing
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    pass
 
 Item = TypeVar("Item")
 ROW_GROUPS_AT_ONCE = 16  # row groups that are read between two checks of the memory
@@ -68,15 +69,6 @@ def read_parquet(path: Path, text: Collection[str], limit: int) -> pd.DataFrame:
         else:
             columns[name] = arrow_texts(table[name], name, path) if name in text else arrow_values(table[name])
     return pd.DataFrame(columns, index=range(table.num_rows))
-
-
-def parquet_batches(path: Path, names: Sequence[str], rows: int, limit: int) -> "Iterator[pa.RecordBatch]":
-    """Batches of at most so many rows of these columns; fewer if the rows are so long that a batch would need more bytes than the limit."""
-    metadata, schema = parquet_header(path)
-    stored = max(1, parquet_bytes(metadata, schema) // max(1, metadata.num_rows))  # bytes per row
-    with _open_parquet(path, schema) as file:
-        parts = file.iter_batches(batch_size=max(1, min(rows, limit // stored)), columns=list(names), use_threads=False)
-        yield from _checked(parts, path, limit)
 
 
 def parquet_header(path: Path) -> tuple[Any, Any]:
@@ -192,10 +184,12 @@ def _check_lengths(values: Any, name: str, where: object) -> None:
 
     longest = pc.max(pc.binary_length(values)).as_py()
     if (longest or 0) > LONGEST_NAME:
-        raise BadInput(
-            f"{where}: column {name!r} holds a text of {longest:,} bytes; a group or an id has at most {LONGEST_NAME:,}. "
-            "Use another column."
-        )
+        raise BadInput(f"{where}: {long_name_problem(name, longest)}")
+
+
+def long_name_problem(name: str, longest: int) -> str:
+    """The problem of a column with a text that is too long for a name."""
+    return f"column {name!r} holds a text of {longest:,} bytes; a group or an id has at most {LONGEST_NAME:,}. Use another column."
 
 
 def dictionary_codes(values: Any) -> npt.NDArray[np.int64]:
@@ -334,10 +328,11 @@ class CsvFormat:
     path: Path
     encoding: str
     separator: str
-    skip: int  # lines before the header
+    skip: int  # lines before the header, apart from blank ones
     skip_space: bool  # a space after the separator is not part of the value
     raw_names: tuple[str, ...]  # the column names that pandas will use
     names: tuple[str, ...]  # the same without surrounding blanks
+    lines_before: int  # all lines before the header
 
     def options(self, text: Collection[str], words: Collection[str]) -> dict[str, Any]:
         """The arguments of `pd.read_csv` that read the columns of text and words unchanged."""
@@ -384,7 +379,8 @@ def csv_format(stream: BinaryIO, encoding: str, path: Path) -> CsvFormat:
     # Excel may write the separator on a line of its own before the header: "sep=;".
     preamble = lines[0].strip(' "').lower() if lines else ""
     skip = int(preamble.startswith("sep=") and len(preamble) == 5)
-    header_line = next(filter(str.strip, lines[skip:]), "")
+    lines_before = next((k for k, line in enumerate(lines) if k >= skip and line.strip()), skip)
+    header_line = lines[lines_before] if lines_before < len(lines) else ""
     separator = preamble[-1] if skip else max(",;\t|", key=header_line.count)
     # A space after the separator belongs to it and not to the value, as in `1, "F, x"`, if it follows every separator of the header; or of
     # the rows, if one of them has a quotation mark after it. A single field is not enough: a leading space may be part of an identifier.
@@ -408,10 +404,38 @@ def csv_format(stream: BinaryIO, encoding: str, path: Path) -> CsvFormat:
             "Remove trailing separators, or the row names (row.names = FALSE in R)."
         )
     raw_names = [name or f"Unnamed: {k}" for k, name in enumerate(header)]  # as pandas does
-    return CsvFormat(path, encoding, separator, skip, skip_space, tuple(raw_names), tuple(names))
+    return CsvFormat(path, encoding, separator, skip, skip_space, tuple(raw_names), tuple(names), lines_before)
 
 
-def encoding_of(stream: BinaryIO | io.RawIOBase, path: Path) -> str | None:
+def is_gzip(path: Path) -> bool:
+    """Whether a file is zipped, by its first bytes."""
+    with path.open("rb") as file:
+        return file.read(2) == b"\x1f\x8b"
+
+
+def dialect_of(path: Path) -> CsvFormat:
+    """The dialect of a CSV file of any size, of which only the first lines are read; it is not checked whether the rest is UTF-8."""
+    opened: Callable[[], BinaryIO] = partial(cast(Any, gzip.open) if is_gzip(path) else open, path, "rb")
+    with opened() as stream:
+        encoding = encoding_of(io.BytesIO(stream.read(8)), path)
+    return csv_format(opened(), encoding or "utf-8-sig", path)
+
+
+def last_line_too_long(path: Path) -> bool:
+    """Whether the last line of a CSV file has more than `HEADER_BYTES`. DuckDB leaves out a last line of more than 32 times that."""
+    line = 0
+    with cast(BinaryIO, gzip.open(path)) if is_gzip(path) else path.open("rb") as stream:
+        if not is_gzip(path):
+            stream.seek(max(0, path.stat().st_size - HEADER_BYTES - 1))
+        while piece := stream.read(BYTES_DECODED):
+            end = max(piece.rfind(b"\n"), piece.rfind(b"\r"))
+            line = line + len(piece) if end < 0 else len(piece) - end - 1
+            if line > HEADER_BYTES:
+                return True
+    return False
+
+
+def encoding_of(stream: BinaryIO, path: Path) -> str | None:
     """The encoding of a text, UTF-16 or UTF-8, or None if it is neither. Reads the stream to its end. Raises `BadInput` for a workbook."""
     head = stream.read(8) or b""
     if head.startswith(WORKBOOKS):

@@ -113,5 +113,6 @@ from .thresholds import choose_rule as choose_rule
 from .thresholds import group_positions as group_positions
 from .thresholds import row_draws as row_draws
 from .thresholds import rules_by_label as rules_by_label
+from .thresholds import sql_number as sql_number
 from .thresholds import threshold_at_capacity as threshold_at_capacity
 from .thresholds import thresholds_by_name as thresholds_by_name

@@ -21,10 +21,10 @@ subtraction. The groups of all attributes therefore share their thresholds. Attr
 last one first, and so are attributes that are missing in other rows than the first attribute is.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pandas as pd
@@ -46,7 +46,6 @@ ROWS_BETWEEN = 20  # minimum number of rows between two quantiles
 MIN_SHARED = 15  # thresholds shared by several attributes; with fewer, the last attribute is left out
 HALF_VARIANCE = 0.25  # the variance of a rate of one half
 Z_95 = 1.96
-Parts = Callable[[], Iterable[Scores]]  # reads the rows of a table part by part, each with all rows of its patients
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +57,58 @@ class ShownGroups:
     rows: IntArray  # (groups,) rows of each group: those that are shown, or all rows of a group that is withheld
     withheld: BoolArray  # (groups,)
     complement: BoolArray  # (groups,) of those withheld, groups with enough patients from which smaller ones would follow
+
+
+class Counted(NamedTuple):
+    """Numbers of each attribute, and last of the intersection if there are several."""
+
+    rows: list[IntArray]  # (groups,)
+    patients: list[IntArray]  # (groups + 1,); the last are those with rows without a group
+    outside: list[IntArray]  # (groups,) patients with rows that are in no intersection
+
+
+class Countable(Protocol):
+    """Rows whose groups are counted, wherever they are."""
+
+    @property
+    def whole(self) -> tuple[int, int | None, Sequence[int], bool]:
+        """The rows, the patients, the patients with several groups of each attribute, and whether rows have weights."""
+
+    def combinations(self) -> IntArray:
+        """The intersections that have rows, as positions among all combinations of groups."""
+
+    def by_group(self, counts: "GroupCounts") -> Counted:
+        """The numbers of the rows that are in any sum."""
+
+
+@dataclass(frozen=True, eq=False)
+class CountedScores:
+    """Scores in memory, to be counted."""
+
+    scores: Scores
+
+    @property
+    def whole(self) -> tuple[int, int | None, Sequence[int], bool]:
+        scores = self.scores
+        patients = None if scores.patients is None else int(units_of(scores.patients, len(scores)).max(initial=-1)) + 1
+        return len(scores), patients, scores.varying, scores.weight is not None
+
+    def combinations(self) -> IntArray:
+        found = np.unique(_combinations(self.scores))
+        return found[found >= 0]
+
+    def by_group(self, counts: "GroupCounts") -> Counted:
+        kept = counts.kept(self.scores)
+        codes = [each[kept] for each in counts.codes(self.scores)]
+        units = None if self.scores.patients is None else units_of(self.scores.patients, len(self.scores))[kept]
+        lost = codes[-1] < 0
+        found = Counted([], [], [])
+        for each, attribute in zip(codes, counts.attributes, strict=True):
+            n = len(attribute.levels)
+            found.rows.append(np.bincount(each[each >= 0], minlength=n))
+            found.patients.append(_patients_by_group(each, units, n))
+            found.outside.append(_patients_by_group(each[lost], None if units is None else units[lost], n)[:-1])
+        return found
 
 
 @dataclass(eq=False)
@@ -77,48 +128,29 @@ class GroupCounts:
     weighted: bool = False
 
     @classmethod
-    def of(cls, attributes: Sequence[Attribute], parts: Parts, least: int, crossed: bool = True) -> "GroupCounts":
+    def of(cls, attributes: Sequence[Attribute], table: Countable, least: int, crossed: bool = True) -> "GroupCounts":
         """The counts of a table, with the intersection of its attributes if `crossed`.
 
-        Parts are read again while groups fall below `least` patients because of rows that are left out.
+        Rows are counted again while groups fall below `least` patients because of rows that are left out.
         """
         cells, groups, members = np.zeros(1, np.int64), tuple(attributes), None
         if len(attributes) > 1 and crossed:
-            found = {0}.union(*(pd.unique(_combinations(part)).tolist() for part in parts())) - {-1}
-            cells = np.array(sorted(found), dtype=np.int64)
+            cells = np.union1d(cells, table.combinations())
             members = np.stack(np.unravel_index(cells, tuple(len(a.levels) for a in attributes)), axis=1)
             groups += (Attribute.crossed([replace(a, codes=codes) for a, codes in zip(attributes, members.T, strict=True)]),)
         none = [np.zeros(len(a.levels) + 1, dtype=bool) for a in groups]
         counts = cls(groups, cells, none[: len(attributes)], [each[:-1] for each in none])
-        while True:
-            first, varied = not counts.rows, np.zeros(len(attributes), np.int64)
-            rows, outside = ([np.zeros(len(a.levels), np.int64) for a in groups] for _ in range(2))
-            patients = [np.zeros(len(a.levels) + 1, np.int64) for a in groups]  # the last are those with rows without a group
-            for part in parts():
-                kept, unit = counts.kept(part), None if part.patients is None else units_of(part.patients, len(part))
-                codes, units = [each[kept] for each in counts.codes(part)], None if unit is None else unit[kept]
-                lost = codes[-1] < 0
-                for n, total, beyond, each in zip(rows, patients, outside, codes, strict=True):
-                    n += np.bincount(each[each >= 0], minlength=len(n))
-                    total += _patients_by_group(each, units, len(n))
-                    if members is not None:
-                        beyond += _patients_by_group(each[lost], None if units is None else units[lost], len(n))[:-1]
-                if first:
-                    counts.rows, counts.weighted = counts.rows + len(part), part.weight is not None
-                    counts.patients = None if unit is None else (counts.patients or 0) + int(unit.max(initial=-1)) + 1
-                    varied += part.varying
-            counts.rows_shown = rows
-            if first:
-                counts.rows_by_group = rows
-                conflicts = [(a, int(n) if a.conflicts == "row" else a.varied) for a, n in zip(attributes, varied, strict=True)]
-                counts.varying = tuple(GroupConflicts(a.name, n, a.conflicts) for a, n in conflicts if n and counts.patients is not None)
-            changed = False
+        counts.rows, counts.patients, varied, counts.weighted = table.whole
+        conflicts = [(a, int(n) if a.conflicts == "row" else a.varied) for a, n in zip(attributes, varied, strict=True)]
+        counts.varying = tuple(GroupConflicts(a.name, n, a.conflicts) for a, n in conflicts if n and counts.patients is not None)
+        changed = True
+        while changed:
+            counts.rows_shown, patients, outside = table.by_group(counts)
+            counts.rows_by_group, changed = counts.rows_by_group or counts.rows_shown, False
             for k, each in enumerate(patients[: len(attributes)]):
                 small: BoolArray = np.append(each[:-1] < least, True)
                 if 0 < int(each[small].sum()) < least and not small.all():
                     counts.left_out[k], changed = counts.left_out[k] | (small & (each > 0)), True
-            if not changed:
-                break
         counts.small = [each[:-1] < least for each in patients]
         counts.withheld = list(counts.small)
         if members is not None:
@@ -181,7 +213,7 @@ def shown_scores(scores: Scores, least: int, crossed: bool = True) -> ShownScore
     >>> shown_scores(scores, 5).kept.tolist() == [True] * 11 + [False], bool(shown_scores(scores, 6).kept.all())  # of 6, M and X together
     (True, True)
     """
-    counts = GroupCounts.of(scores.attributes, lambda: [scores], least, crossed)
+    counts = GroupCounts.of(scores.attributes, CountedScores(scores), least, crossed)
     kept = counts.kept(scores)
     groups = tuple(counts.shown(k, codes[kept]) for k, codes in enumerate(counts.codes(scores)))
     attributes = tuple(each.attribute for each in groups[: len(scores.attributes)])

@@ -1,6 +1,6 @@
 """Audits of scores: each label is estimated by itself, then the gaps of all labels are tested and adjusted together.
 
-Rows in memory are estimated here; those of a larger table on disk are added up part by part (`streamed`). The unit of sampling is the
+Rows in memory are estimated here; those of a larger table are added up where they are (`streaming`). The unit of sampling is the
 patient. The label "no finding" may be derived from the other labels of a multi-label model: a row has no finding if no label is positive,
 and is decided so if no label is decided positive.
 """
@@ -29,7 +29,7 @@ from equipoise.measures.audit import (
 from equipoise.measures.audit_spec import NONE_OF_THE_LABELS, AuditSpec, thresholds_of
 from equipoise.measures.calibration import REASONS, TOO_FEW, WITHHELD
 from equipoise.measures.cells import Cells, estimated_rates, normalise_weights, ratio
-from equipoise.measures.disclosure import BY_THRESHOLD, GroupCounts, Parts, ShownGroups, by_threshold, shown_scores
+from equipoise.measures.disclosure import BY_THRESHOLD, GroupCounts, ShownGroups, by_threshold, shown_scores
 from equipoise.measures.families import comparisons_of, critical_value, family_decisions
 from equipoise.measures.intervals import INSUFFICIENT_DATA, Estimate, Limits, detectable_gap, fewer_clusters
 from equipoise.measures.measure_table import COMPLEMENTS, MEASURES, OVERALL_SCORE_MEASURES, measure_of, missed_case_worth
@@ -54,7 +54,7 @@ from equipoise.measures.summaries import headlines_of, summaries_of
 from equipoise.measures.thresholds import DescribedRule, Rule
 
 if TYPE_CHECKING:
-    from equipoise.data import Scan, ScannedRows
+    from equipoise.data import Scan, StoredRows
 
 SAMPLED_MEASURES = ("calibration_intercept", "calibration_slope")  # those of all rows together that a sample of many rows is used for
 NO_FINDING = "no finding"
@@ -96,7 +96,7 @@ def audit_labels(
             watched.append(None)
         untested = []
         for source, own_spec, own_progress in zip(estimated, asked, watched, strict=True):
-            untested.append((_audit_rows if source.stored is None else _audit_parts)(source, own_spec, own_progress))
+            untested.append((_audit_rows if source.stored is None else _audit_stored)(source, own_spec, own_progress))
         audits = _tested_together(untested)
     labels = {label: replace(audit, label=label) for label, audit in zip(sources, audits, strict=False)}
     no_finding = audits[-1] if spec.no_finding == NONE_OF_THE_LABELS else None
@@ -112,22 +112,26 @@ def _shared(progress: Progress, label: int, labels: int, done: int, total: int) 
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """The rows of one label, in parts that each hold all rows of their patients; one part if they are in memory."""
+    """The rows of one label, in memory or stored in an engine."""
 
     name: str
     rule: Rule
     attributes: tuple[Attribute, ...]
-    parts: Parts
-    stored: "ScannedRows | None" = None  # a table on disk; None if the rows are in memory
+    table: Scores | None  # None if the rows are stored
+    stored: "StoredRows | None" = None
+    rows: str = ""  # of the stored rows, in SQL
     has_scores: bool = True  # else the scores are decisions
 
     @classmethod
-    def of(cls, table: "Scores | ScannedRows", rule: Rule) -> "Source":
+    def of(cls, table: "Scores | StoredRows", rule: Rule) -> "Source":
         if isinstance(table, Scores):
-            return cls(table.name, rule, table.attributes, lambda: [table])
-        if table.whole:
-            return cls.of(next(table.parts()), rule)
-        return cls(table.name, rule, table.attributes, table.parts, table)
+            return cls(table.name, rule, table.attributes, table)
+        return cls(table.name, rule, table.attributes, None, table, table.rows(decision_in_sql(table, rule)))
+
+
+def decision_in_sql(stored: "StoredRows", rule: Rule) -> str:
+    """The decision of a rule on stored rows, in SQL."""
+    return rule.sql(stored.score, stored.group if rule.needs_group else "null")
 
 
 def _no_finding(tables: Mapping[str, Any], rules: Mapping[str, Rule]) -> Source:
@@ -144,7 +148,8 @@ def _no_finding(tables: Mapping[str, Any], rules: Mapping[str, Rule]) -> Source:
 
     rule = DescribedRule(f"none of {len(rules)} labels is decided positive: {', '.join(rules)}", decided=True)
     if not isinstance(first, Scores):
-        source = replace(Source.of(first, rule), parts=lambda: map(none_of, first.parts_of_all()))
+        rows = first.rows_without_finding([decision_in_sql(table, own) for table, own in zip(tables.values(), rules.values(), strict=True)])
+        source = Source(first.name, rule, first.attributes, None, replace(first, logits=False), rows)
     else:
         places = [{row: k for k, row in enumerate(each.ids)} for each in tables.values()]
         shared = [row for row in first.ids if all(row in known for known in places)]
@@ -242,7 +247,7 @@ def _label_audit(
 
 def _audit_rows(source: Source, spec: AuditSpec, progress: Progress | None) -> tuple[LabelAudit, Sequence[AttributeEstimates]]:
     """The audit of scores in memory, not yet tested; without the measures of the scores if they are decisions."""
-    (table,), rule, has_scores = source.parts(), source.rule, source.has_scores
+    table, rule, has_scores = cast(Scores, source.table), source.rule, source.has_scores
     f = rule.decide(table)
     if spec.measures is not None and has_scores:
         require_decided_cells(spec, [Cells.of(f, table.y, each, normalise_weights(table.weight)) for each in table.attributes], table.name)
@@ -293,48 +298,38 @@ def _permutation(f: FloatArray, scores: Scores, attributes: Sequence[Attribute],
     return pd.DataFrame({"p_permutation": np.concatenate([np.zeros(0), *found])})
 
 
-def _audit_parts(source: Source, spec: AuditSpec, progress: Progress | None) -> tuple[LabelAudit, Sequence[AttributeEstimates]]:
-    """The audit of a table on disk, not yet tested, from passes over its parts: to count, and twice to add up."""
-    from equipoise.measures.streaming import MOST_BINS, Tally, bins_of
+def _audit_stored(source: Source, spec: AuditSpec, progress: Progress | None) -> tuple[LabelAudit, Sequence[AttributeEstimates]]:
+    """The audit of stored rows, not yet tested, from sums over them."""
+    from equipoise.measures.streaming import MOST_BINS, Sums, Tally
 
-    counts = GroupCounts.of(source.attributes, source.parts, spec.min_patients, spec.intersections)
+    sums = Sums(cast("StoredRows", source.stored), source.rows)
+    counts = sums.counts = GroupCounts.of(source.attributes, sums, spec.min_patients, spec.intersections)
     groups = [*counts.attributes, Attribute(ALL_ROWS, (ALL_ROWS,), np.zeros(0, np.int64))]
     if len(counts.cells) * 2 > MOST_BINS // 16:
         raise BadInput(
             f"the group columns have {len(counts.cells):,} intersections, too many for a table of this size. Audit them one by one."
         )
-    stored = cast("ScannedRows", source.stored)
-    done, steps = 0, 2 * stored.count
-    tallies = [Tally(len(a.levels), stored.logits) for a in groups]
-    for adding in (True, False):  # AUROC and average precision first, then their variances between patients
-        for table in source.parts():
-            kept = counts.kept(table)
-            part = table if kept.all() else table.take(kept)
-            all_codes = [*(each[kept] for each in counts.codes(table)), np.zeros(kept.sum(), int)]
-            units, bins, f = units_of(part.patients, len(part)), bins_of(part), source.rule.decide(table)[kept] if adding else None
-            for tally, codes in zip(tallies, all_codes, strict=True):
-                if f is not None:
-                    tally.add(part, f, bins, codes, units)
-                else:
-                    tally.add_variance(part, bins, codes, units)
-            done += 1
-            if progress:
-                progress(done, steps)
-        for tally in tallies if adding else ():
-            tally.rank()
-    for tally, a in zip(tallies, groups, strict=True):
-        tally.finish(a, source.name, has_patients=counts.patients is not None)
+    sizes, steps = [len(a.levels) for a in groups], len(groups) + 1
+    ranked, tallies = sums.rank(sizes), []
+    for k, a in enumerate(groups):
+        if progress:
+            progress(k + 1, steps)
+        place = k if a is not groups[-1] else None  # None: all rows together, last
+        moments, losses = sums.moments(place, sizes[k])
+        tallies.append(Tally(moments, losses, ranked[k], *sums.sample(place, a, moments["selection_rate"].rows)))
+    if progress:
+        progress(steps, steps)
     *attributes, everyone = tallies
     if source.has_scores:
         require_decided_cells(spec, [each.cells for each in attributes[: len(source.attributes)]], source.name)
     estimates = []
-    for k, each in enumerate(tallies):  # those of all rows together last
+    for k, each in enumerate(tallies):
         of_groups = each.sample.attribute
         overall = estimate_scores(each.sample, of_groups, each.units, spec, each.losses) if source.has_scores else None
         if each is not everyone:
             shown = counts.shown(k, of_groups.codes)
             estimates.append(AttributeEstimates(shown, each.moments, each.aurocs(spec.level), overall, spec.gaps))
-    performance = performance_of(spec.performance, everyone.moments, spec.level, everyone.ranked)
+    performance = performance_of(spec.performance, everyone.moments, spec.level, everyone.ranking)
     rows = int(everyone.moments["selection_rate"].rows.sum())
     return _label_audit(source, spec, counts, estimates, performance, overall, rows)
 

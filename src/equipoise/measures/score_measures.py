@@ -66,11 +66,6 @@ class Ranks:
         below = np.cumsum(self.negative, axis=-1) - self.negative / 2
         return ratio(np.einsum("...i,...i->...", self.positive, below), self.positive.sum(-1) * self.negative.sum(-1))
 
-    @property
-    def auroc_bound(self) -> FloatArray:
-        """By how much AUROC may be off because different scores share a bin (...)."""
-        return ratio((self.positive * self.negative).sum(-1), 2 * self.positive.sum(-1) * self.negative.sum(-1))
-
     @cached_property
     def decided(self) -> tuple[FloatArray, FloatArray]:
         """The weight of the positives and of the negatives that score at least as high as each bin (..., bins)."""

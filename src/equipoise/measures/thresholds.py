@@ -30,6 +30,11 @@ def cells_at(scores: Scores, threshold: float) -> Cells:
     return Cells.of(at_threshold(scores.score, threshold), scores.y, scores.attribute, normalise_weights(scores.weight))
 
 
+def sql_number(value: float) -> str:
+    """A number in SQL that has all its digits, for engines that read numbers exactly (DuckDB, PostgreSQL, Spark)."""
+    return f"cast('{float(value)!r}' as double precision)"
+
+
 NEVER_REACHED = math.nextafter(1.0, 2.0)  # a threshold that no score reaches: the next number after 1
 THRESHOLD = "threshold"  # the `kind` of a threshold in JSON
 
@@ -41,7 +46,8 @@ class Rule(Protocol):
     `decide` gives the decision on each row: 0, 1, or, if `randomised`, the probability of a 1, from which `draw(scores, seed)` makes
     decisions by the ids of the rows. `cuts` are the scores at which the decision on a row of a group changes: none for a group that the
     rule was not fitted on. `shared` is the threshold of the rows of every group; None if they are decided otherwise. With `argmax`, scores
-    are margins of a class over the next. `describe` is the rule and its `origin` in one line, and `to_dict` has its kind under `kind`.
+    are margins of a class over the next. `sql` is the decision of `decide` in SQL, from score and name of the group in SQL; NULL for
+    a group that the rule was not fitted on. `describe` is the rule and its `origin` in one line; `to_dict` has its kind under `kind`.
     """
 
     @property
@@ -57,6 +63,7 @@ class Rule(Protocol):
     def decide(self, scores: Scores) -> FloatArray: ...
     def describe(self) -> str: ...
     def cuts(self, group: str) -> tuple[float, ...]: ...
+    def sql(self, score: str = "score", group: str = "group_name") -> str: ...
     def to_dict(self) -> dict[str, object]: ...
 
 
@@ -83,6 +90,9 @@ class Threshold:
 
     def cuts(self, group: str) -> tuple[float, ...]:  # noqa: ARG002 (the same for every group)
         return (self.value,)
+
+    def sql(self, score: str = "score", group: str = "group_name") -> str:  # noqa: ARG002 (the same for every group)
+        return f"case when {score} >= {sql_number(self.value)} then 1 else 0 end"
 
     def to_dict(self) -> dict[str, object]:
         """Plain values for JSON."""
@@ -115,6 +125,11 @@ class DescribedRule:
 
     def cuts(self, group: str) -> tuple[float, ...]:  # noqa: ARG002 (they are not known)
         return ()
+
+    def sql(self, score: str = "score", group: str = "group_name") -> str:  # noqa: ARG002
+        if not self.decided:
+            raise BadInput(f"a rule that was read from an audit has no SQL: {self.words}. Load the rule's own file.")
+        return score
 
     def to_dict(self) -> dict[str, object]:
         """Plain values for JSON."""

@@ -152,6 +152,9 @@ class BiasScoreRule(FittedRule):
     def cuts(self, group: str) -> tuple[float, ...]:  # noqa: ARG002 (where the decision changes depends on the columns)
         return ()
 
+    def sql(self, score: str = "score", group: str = "group_name") -> str:  # noqa: ARG002
+        raise BadInput(f"a rule that reads {', '.join(self.columns)} has no SQL. Apply it with `equipoise apply`.")
+
 
 def bias_score_cost(speed: Speed, settings: BiasScoreSettings) -> Work:
     """The work: fitting the probes; the network's scores and features; an evaluation and a linear program per bound."""

@@ -28,12 +28,12 @@ from scipy.optimize import isotonic_regression, linprog
 from equipoise import measures
 from equipoise.data import MISSING, FloatArray, Scores
 from equipoise.errors import BadInput, EmptyCell, pick
-from equipoise.measures import Cells, Rule, cells_at, group_positions, measure_of, normalise_weights, row_draws, sums_at
+from equipoise.measures import Cells, Rule, cells_at, group_positions, measure_of, normalise_weights, row_draws, sql_number, sums_at
 from equipoise.methods.choosing import missed_limits, select
 from equipoise.methods.contract import ONE_BY_ONE, Fit, Kind, method, rule_work
 from equipoise.methods.evaluation import LabelResult
 from equipoise.methods.goal import Goal, Note
-from equipoise.methods.rules import REMOVED_SHARES, Cut, Groups, RuleByGroup, Share, of_every_group, original_rule, rule_trace
+from equipoise.methods.rules import REMOVED_SHARES, Cut, Groups, RuleByGroup, Share, of_every_group, original_rule, rule_trace, sql_by_group
 
 EQUALISED_ODDS = "equalised-odds"
 HARDT = """@inproceedings{hardt2016equality,
@@ -122,6 +122,18 @@ mean of these, weighted M 0.5, F 0.5 (given)'
 
     def cuts(self, group: str) -> tuple[float, ...]:
         return self.steps[self.groups.index(group)].thresholds if group in self.groups else ()
+
+    def sql(self, score: str = "score", group: str = "group_name") -> str:
+        """The probability of a positive decision in SQL; NULL for a group that the rule was not fitted on."""
+        chances = []
+        for own in self.steps:
+            steps = [
+                f"when {score} < {sql_number(cut)} then {sql_number(p)}" for cut, p in zip(own.thresholds, own.probabilities, strict=False)
+            ]
+            last = sql_number(own.probabilities[-1])
+            chances.append(f"case {' '.join(steps)} else {last} end" if steps else last)
+        mixed = " + ".join(f"{sql_number(share)} * {chance}" for share, chance in zip(self.shares, chances, strict=True))
+        return sql_by_group(group, dict(zip(self.groups, chances, strict=True)), mixed)
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ itself. Cross-fitted selection fits all of them on parts of the repair set, and 
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from typing import Annotated, Any, ClassVar, cast
 
@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 from annotated_types import Ge, Le, MinLen
 
-from equipoise import measures
+from equipoise import data, measures
 from equipoise.data import FloatArray, Scores
 from equipoise.errors import BadInput, pick, raise_all, validation_problems
 from equipoise.measures import NEVER_REACHED, RATES, Cells, Rule, Threshold, cells_at, measure_of
@@ -79,9 +79,22 @@ class RuleByGroup(FittedRule):
         """The rows that are decided without a group, in words."""
         return f"without a group or of {', '.join(self.others)}" if self.others else "without a group"
 
+    def sql(self, score: str = "score", group: str = "group_name") -> str:
+        """The decision in SQL; NULL for a group that the rule was not fitted on."""
+        cut = sql_by_group(
+            group, {name: measures.sql_number(self.cuts(name)[0]) for name in self.groups}, measures.sql_number(self.missing)
+        )
+        return f"case when {score} >= {cut} then 1 when {score} < {cut} then 0 end"
+
     def problems(self) -> list[str]:
         named = (*self.groups, *self.others)
         return [] if len(set(named)) == len(named) else ["names a group twice in `groups` and `others`"]
+
+
+def sql_by_group(group: str, values: Mapping[str, str], missing: str) -> str:
+    """The value of a row's group in SQL; NULL for another group."""
+    steps = " ".join(f"when {group} = {data.sql_text(name)} then {value}" for name, value in values.items())
+    return f"case when {group} is null then {missing} {steps} end"
 
 
 def of_every_group(groups: Sequence[str], **values: Sequence[object]) -> list[str]:
