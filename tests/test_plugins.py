@@ -16,6 +16,8 @@ from unittest.mock import patch
 import pandas as pd
 import pytest
 
+from equipoise.comparison import Provenance
+from equipoise.disk import sha256
 from equipoise.errors import BadInput
 from equipoise.measures import MEASURES
 from equipoise.methods import METHODS
@@ -187,6 +189,7 @@ def test_a_file_is_imported_only_if_the_user_names_it(plugin: Path, scores: Path
     case.write_text(f'[data]\ntable = "{scores}"\nlabel = "y"\nscore = "p"\ngroup = "sex"\n')
     assert "harm_file" not in json.loads(ran("audit", case, "--json").out)
     done = ran("audit", case, "--json", "--plugin", plugin)
+    assert Provenance.now().hashes[plugin.name] == sha256(plugin.read_bytes())
     assert "harm_file" in json.loads(done.out), done.err
 
 

@@ -21,6 +21,7 @@ from equipoise.errors import BadInput, first_line
 log = logging.getLogger(__name__)
 Value = TypeVar("Value")
 PLUGIN_FILES: dict[str, bytes] = {}  # of this process: the source of each file by its path, for the workers of a study
+PLUGIN_PACKAGES: dict[str, str] = {}  # of this process: the version of each package
 
 
 class Registry(UserDict[str, Value]):
@@ -43,6 +44,8 @@ class Registry(UserDict[str, Value]):
             for point in entry_points(group=f"equipoise.{self.kind}"):
                 try:
                     point.load()
+                    if point.dist:
+                        PLUGIN_PACKAGES[point.dist.name] = point.dist.version
                 except Exception as error:  # of somebody else's code, which must not stop an audit that does not need it
                     package = point.dist.name if point.dist else "an installed package"
                     log.warning("The plug-in %s of %s was left out: %s: %s", point.value, package, type(error).__name__, first_line(error))

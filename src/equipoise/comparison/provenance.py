@@ -14,6 +14,7 @@ from pydantic.dataclasses import dataclass as checked
 
 from equipoise import __version__
 from equipoise.disk import sha256, sha256_of, without_folders
+from equipoise.plugins import PLUGIN_FILES, PLUGIN_PACKAGES
 
 if TYPE_CHECKING:
     from equipoise.data import Cohort
@@ -55,7 +56,8 @@ class Provenance:
         """
         code = model.rpartition(":")[0]
         code_files = [Path(code)] if code.endswith(".py") else [Path(model)] if model.endswith(".pt2") else []
-        hashes = dict(map(_path_and_checksum, (*files, *code_files)))
+        hashes = {Path(path).name: sha256(source) for path, source in PLUGIN_FILES.items()}
+        hashes |= dict(map(_path_and_checksum, (*files, *code_files)))
         if cohort is not None:
             from equipoise.data import Images  # late: scores have none
 
@@ -69,7 +71,7 @@ class Provenance:
             model=without_folders(model),
             seed=seed,
             when=datetime.now(UTC).isoformat(timespec="seconds"),
-            versions={"equipoise": __version__, **used, "python": platform.python_version()},
+            versions={"equipoise": __version__, **used, **PLUGIN_PACKAGES, "python": platform.python_version()},
             hashes=hashes,
             limits=list(limits),
             group_names=dict(group_names or {}),
