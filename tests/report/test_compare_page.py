@@ -97,7 +97,7 @@ def test_the_compared_model_has_the_same_head_in_every_table(compared):
 def test_no_alarm_is_not_said_to_show_that_nothing_changed():
     followed = eq.history({f"2026-{month:02}": audit(month) for month in range(1, 3)}).monitor(["eod"])
     assert not followed.alarms
-    words = monitoring_conclusion(followed)
+    _, words = monitoring_conclusion(followed)
     assert "none has changed" not in words
     assert "does not show that there is none" in words
 

@@ -108,7 +108,7 @@ def test_a_group_with_insufficient_data_has_no_dot(tmp_path: Path):
     _, audit = audit_of(frame, reference="M")
     write_figures(audit, tmp_path)
     assert _rows(tmp_path / "rates.svg")["Sensitivity", "X"] == ("insufficient data", [])
-    assert _rows(tmp_path / "gaps.svg")["Sensitivity", "X minus M"] == ("insufficient data", [])
+    assert _rows(tmp_path / "gaps.svg")["Sensitivity, minus M", "X"] == ("insufficient data", [])
 
 
 def test_an_audit_without_gaps_or_without_any_sufficient_group_still_draws(tmp_path: Path):

@@ -62,7 +62,7 @@ def test_who_is_worse_off_comes_first_and_then_the_largest_clear_gap_with_its_di
     _, audit = audit_of(frame, reference="M")
     text, whole = (" ".join(_shown(view(audit)).split()) for view in (audit_parts, partial(audit_parts, verbose=True)))
     missed = f"{1000 * abs(audit['eod'].value):.0f} more"
-    assert text.index("F)") < text.index(missed) < text.index("M)")
+    assert text.index("sex is F,") < text.index(missed) < text.index("sex is M")
     assert missed in whole
     largest = max((audit[name] for name in ("spd", "eod", "fpr_gap")), key=lambda e: abs(e.value))
     assert largest.value < 0

@@ -177,7 +177,8 @@ def _print_plan(estimate: RepairEstimate, folder: Path, as_json: bool) -> None:
     who = report.table("Who is in which set", ["set", text("group"), text("label"), "rows", "patients"], sets)
     work = report.table("Methods to be run", ["method", text("steps"), "at most about"], methods)
     out.print("", report.in_terminal([who]), "", report.in_terminal([work]), "", sep="\n")
-    say(f"goal: {estimate.to_dict()['goal']}; at most about {_duration(estimate.seconds)} without the report; result in {folder}")
+    goals = "; ".join(dict.fromkeys(map(report.goal_words, estimate.goals.values())))
+    say(f"goal: {goals}; at most about {_duration(estimate.seconds)} without the report; result in {folder}")
     out.print("Dry run: nothing was done. Omit --dry-run to run it.")
 
 
@@ -193,8 +194,7 @@ def _result_json(folder: Path, written: Mapping[str, tuple[list[str], Mapping[st
 
 def _print_result(case: Comparison, saved: Saved, lines: Sequence[str], verbose: bool, names: Mapping[str, str]) -> None:
     """Prints the result of one label; `names` are words for groups in the first sentence, as on the page."""
-    for part in report.repair_screen(case, names, lines, verbose=verbose):
-        out.print(report.in_terminal([part]), soft_wrap=part.part == "text")
+    out.print(report.in_terminal(report.repair_screen(case, names, lines, verbose=verbose)))
     found = case.found
     if found.judgement.source == "held-out" and found.gap_before.detectable > abs(found.valid_before):
         shown, gap = f"{100 * found.gap_before.detectable:.1f}", f"{100 * abs(found.valid_before):.1f}"

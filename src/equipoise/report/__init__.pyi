@@ -43,6 +43,7 @@ from .wording.audits import varying_words as varying_words
 from .wording.names import group_words as group_words
 from .wording.notes import why_words as why_words
 from .wording.repairs import cross_test_words as cross_test_words
+from .wording.repairs import goal_words as goal_words
 from .wording.repairs import groups_called as groups_called
 from .wording.repairs import later_patients_words as later_patients_words
 from .wording.repairs import repair_answer as repair_answer

@@ -232,7 +232,7 @@ def _matrix(audit: Audit, measure: str, links: Mapping[str, str], called: Called
     for name in single:
         reference = Span(called(first.references[name]))
         over.append(((Span(name), " ", Span("minus ", "means"), reference), sum(key[0] == name for key in keys), "part"))
-    return table((f"{sentence(gap_words(measure))} ", Span(measure, "means")), heads, rows, style="matrix", over=over)
+    return table((f"{sentence(gap_words(measure))} ", Span(measure, "means")), heads, rows, style="matrix stack", over=over)
 
 
 # Figures, and data for the scripts

@@ -76,15 +76,21 @@ def gap_table(
     called: Called,
     heads: Sequence[str],
     means: Callable[[str], str] = str,
+    once: bool = False,
     **more: Any,
 ) -> Table:
-    """The gaps of each measure on one axis, with simultaneous intervals, p-values and detectable gaps; a row has one gap per head."""
+    """The gaps of each measure on one axis, with simultaneous intervals, p-values and detectable gaps; a row has one gap per head.
+
+    A reference that all rows share is said `once` for each measure.
+    """
     blocks = []
+    pairs = [(sides[-1].group, sides[-1].reference) for rows in gaps.values() for sides in rows]
+    shared, head = both_or_group(pairs, called) if once else (None, "Between")
     for measure, gap_rows in gaps.items():
         rows = []
         for sides in gap_rows:
             last = sides[-1]
-            row = [Cell(between(last, called)), *(gap_cell(gap) for gap in sides)]
+            row = [Cell((Span(called(last.group)),) if shared else between(last, called)), *(gap_cell(gap) for gap in sides)]
             if math.isnan(last.value):
                 row.append(Cell((Span(short(last.note.replace("insufficient data: ", "")), "span"),), wide=3))
             else:
@@ -96,16 +102,25 @@ def gap_table(
                     Cell(amount(last.detectable, "detectable")),
                 ]
             rows.append(tuple(row))
-        blocks.append(Block(rows, gap_words(measure), means(measure)))
+        blocks.append(Block(rows, (gap_words(measure), *(shared or ())), means(measure)))
     scale = Scale.of([gap for rows in gaps.values() for sides in rows for gap in sides], "points")
     further = [Column("Simultaneous", least=WIDE), Column("Adjusted p"), Column("Detectable")]
-    columns = [Column("Between", style="text"), *(Column(head, head.lower()) for head in heads), *further]
+    columns = [Column("Group" if shared else head, style="text"), *(Column(head, head.lower()) for head in heads), *further]
     return Table(caption, columns, blocks, by="gap in", scale=scale, **{"style": "gaps"} | more)
 
 
 def gap_cell(gap: Estimate) -> Cell:
     """A gap in points; it stands out if it is clear."""
     return Cell(value=gap, kind="points", style="shown" if gap.clear else "")
+
+
+def both_or_group(pairs: Sequence[tuple[Any, Any]], called: Called) -> tuple[tuple[str, ...] | None, Words]:
+    """Words behind a heading with the reference that several groups share, and the head of a column of groups; None if each names both."""
+    references = {str(reference) for _, reference in pairs}
+    if len(references) != 1 or len({str(group) for group, _ in pairs}) < 2:
+        return None, "Between"
+    reference = Span(called(references.pop()))
+    return (", minus ", reference), ("Group minus ", reference)
 
 
 def between(gap: Any, called: Called) -> tuple[str, ...]:
@@ -207,7 +222,7 @@ class LabelSections:
         }
         caption: Words = ("Differences by ", Span(attribute)) if attribute else "Differences"
         units = f": group minus reference, in points, with {self.level} intervals"
-        return gap_table(caption, by_measure, self.called, ["Difference"], **{"units": units} | more)
+        return gap_table(caption, by_measure, self.called, ["Difference"], once=measures is not None, units=units, **more)
 
     def shrunken(self, attribute: str | None = None) -> list[Part]:
         """Shrunken differences next to the plain ones, of one attribute or of all; nothing if no attribute has enough groups."""

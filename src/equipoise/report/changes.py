@@ -10,7 +10,7 @@ from equipoise.comparison import Changes, Comparison
 from equipoise.data import FloatArray
 from equipoise.measures import FEW_PATIENTS, SUMMARIES, Estimate, Monitoring
 from equipoise.report import document as doc
-from equipoise.report.audits import WIDE, between
+from equipoise.report.audits import WIDE, between, both_or_group
 from equipoise.report.document import Called, Cell, Column, Fixed, Part, Section, Table, Text, Words, table
 from equipoise.report.panels import Axes, Panel, steps_within
 from equipoise.report.text import Span, amount, count, how_many, number, p_value_words, percent, plural, sentence, short, short_name, span
@@ -113,13 +113,14 @@ def change_table(changes: Changes, rows: pd.DataFrame, called: Called) -> Table:
     """The gaps of both sides, or the rates of each group, and their changes."""
     of_gaps = "measure" in rows
     kind, lines = "points" if of_gaps else "share", []
+    among, head = both_or_group(list(zip(rows["group"], rows["reference"], strict=True)), called) if of_gaps else (None, "Group")
     for row in rows.itertuples():
         change = Estimate(row.value, row.low, row.high, clear=bool(row.clear), few=bool(row.few))
         compared = (" (", Span(row.compared), ")") if len(changes.others) > 1 else ()
         lines.append(
             (
                 _labelled(row, changes.gaps, gap_words(str(row.measure)) if of_gaps else RATE_WORDS[str(row.rate)].name),
-                (*(between(row, called) if of_gaps else (Span(called(row.group)),)), *compared),
+                (*(between(row, called) if of_gaps and not among else (Span(called(row.group)),)), *compared),
                 *("" if np.isnan(side) else amount(side, kind) for side in (row.first, row.second)),
                 Cell(value=change, kind="points", style="shown" if change.clear else ""),
                 span(row.simultaneous_low, row.simultaneous_high, "points"),
@@ -127,7 +128,7 @@ def change_table(changes: Changes, rows: pd.DataFrame, called: Called) -> Table:
             )
         )
     what = "Differences, group minus reference, in percentage points" if of_gaps else "Rates of each group in percent"
-    heads = ["Difference in" if of_gaps else "Rate", Column("Between" if of_gaps else "Group", style="text"), *_sides(changes), "change"]
+    heads = ["Difference in" if of_gaps else "Rate", Column(head, style="text"), *_sides(changes), "change"]
     heads += [Column("Simultaneous interval", least=WIDE), "Adjusted p"]
     caption = f"{what}; changes in percentage points with {percent(changes.level)} intervals"
     return table(caption, heads, lines, style="stack")
@@ -217,8 +218,8 @@ def changes_screen(changes: Changes, verbose: bool = False) -> list[Part]:
 # Gaps over time
 
 
-def monitoring_conclusion(monitoring: Monitoring, names: Mapping[str, str] | None = None) -> str:
-    """The strongest alarm in one sentence, or that there is none."""
+def monitoring_conclusion(monitoring: Monitoring, names: Mapping[str, str] | None = None) -> tuple[str, str]:
+    """The style and the first sentence on gaps over time: the strongest alarm, or that there is none."""
     gaps = monitoring.gaps
     changed, shown = gaps["changed"].astype(bool), gaps["shown"].astype(bool)
     row: pd.Series[Any]
@@ -233,11 +234,12 @@ def monitoring_conclusion(monitoring: Monitoring, names: Mapping[str, str] | Non
         low, high = amount(row["low"], "points"), amount(row["high"], "points")
         state = f"is {amount(row['value'], 'points')} points over all periods ({low} to {high})"
     else:
-        none = "No difference between groups, and no change of one, is shown so far, which does not show that there is none"
-        return f"{none}; the limits state what remains possible."
+        none = "no difference between groups, and no change of one, is shown so far, which does not show that there is none"
+        return "unchanged", f"No alarm: {none}; the limits state what remains possible."
     more = int((changed | shown).sum()) - 1
     others = f" {more} more gap{'' if more == 1 else 's'} raised an alarm." if more else ""
-    return f"{_difference_words(row, names)} {state}.{others}"
+    words = _difference_words(row, names)
+    return "harm", f"Alarm: {words[:1].lower()}{words[1:]} {state}.{others}"
 
 
 def unwatched_words(monitoring: Monitoring, names: Mapping[str, str] | None = None) -> str:
@@ -307,7 +309,7 @@ def monitoring_screen(monitoring: Monitoring, verbose: bool = False) -> list[Par
     )
     return [
         Text(f"{len(monitoring.periods)} periods, {monitoring.periods[0]} to {monitoring.periods[-1]}."),
-        Text(monitoring_conclusion(monitoring), "lead"),
+        doc.outcome(*monitoring_conclusion(monitoring)),
         *(Text(words, "callout") for words in [unwatched_words(monitoring)] if words),
         *(Text(""), course_table(monitoring, str)),
         *(period_tables(monitoring, str) if verbose else ()),
@@ -320,7 +322,7 @@ def monitoring_document(monitoring: Monitoring, names: Mapping[str, str] | None 
     called = _checked_group_names(monitoring.gaps, monitoring.intersections, names)
     charts = [chart(_course(monitoring, row), row._asdict(), called.full) for row in monitoring.gaps.itertuples()]
     verdict: list[Part] = [
-        Text(monitoring_conclusion(monitoring, called), "lead outcome"),
+        doc.outcome(*monitoring_conclusion(monitoring, called)),
         *(Text(words, "callout") for words in [unwatched_words(monitoring, called)] if words),
         course_table(monitoring, called.full).only(0, 1, 2, 4),
     ]
@@ -331,7 +333,7 @@ def monitoring_document(monitoring: Monitoring, names: Mapping[str, str] | None 
         Section("method", "Method and limits", "", [Fixed("about")]),
     ]
     values = {"found": monitoring, "alpha": percent(1 - monitoring.level), "expected": amount(monitoring.expected_change, "size")}
-    title = f"Differences from {monitoring.periods[0]} to {monitoring.periods[-1]}"
+    title = f"Differences, {monitoring.periods[0]} to {monitoring.periods[-1]}"
     return doc.Document("monitoring.html", "monitoring", title, sections, values, called.full)
 
 

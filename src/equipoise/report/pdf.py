@@ -229,12 +229,12 @@ class _PageReader:
             self._refuse(f"more than {DEEPEST} elements in each other")
         if closed and not SVG_SHAPES.fullmatch(tag):
             self._refuse(f"<{tag}/>")
-        # Paper shows folded sections and details only if they are open or hold the settings.
+        # Paper shows folded sections and details only if they are open, explain, or hold the settings.
         hidden = self.hidden > 0 or tag in DROPPED
         if tag == "section":
             hidden |= "folded" in (given.get("class") or "").split() and given.get("id") != "method"
         elif tag == "details":
-            hidden |= "open" not in given and self.open[-1:] != [("section", "method")]
+            hidden |= not {"open", "why"} & {*given, given.get("class")} and self.open[-1:] != [("section", "method")]
         if not hidden and self.open:  # the first element is <html>, which the new page has
             self.body.append(f"<{tag}{self._attributes(tag, given)}>")
         if tag not in WITHOUT_END:

@@ -354,7 +354,7 @@ def gap_parts(repair: Comparison, called: Called) -> list[Part]:
 
         gaps = {name: list(found[name].values()) for name in terms.distinct(list(found))}
         caption = ("Differences by ", Span(attribute), " before and after repair, test set")
-        whole = gap_table(caption, gaps, called, ["Before", "After"], means)
+        whole = gap_table(caption, gaps, called, ["Before", "After"], means, once=True)
         blocks = [replace(block, style="target" if name == target else "") for name, block in zip(gaps, whole.blocks, strict=True)]
         if attribute != repair.found.main or len(repair.original.test.attribute.levels) <= MANY_GROUPS:
             return [replace(whole, blocks=blocks)]

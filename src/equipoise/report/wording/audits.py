@@ -150,15 +150,23 @@ def answer(audit: LabelAudit, names: Mapping[str, str] | None = None, *, brief: 
     candidates = [harm for harm in every_harm if harm[1] not in audit.intersections] or every_harm
     named = []
     for kind, attribute, harm in (harm for kind in COMPARED for harm in [harm for harm in candidates if harm[0] == kind][:MOST_NAMED]):
-        people = []  # 'of 1,000 women who have the finding, 121 more (60 to 182) are missed than of 1,000 men'
+        # 'of 1,000 women who have the finding, 121 more (60 to 182) are missed than of 1,000 men'; without words for groups, 'of 1,000
+        # patients who have the finding and whose sex is F, 121 more (60 to 182) are missed than of 1,000 whose sex is M'
+        (who, happens), unit = ("who have", "missed") if kind == MISSED else ("who do not have", "falsely flagged"), "patients"
+        if by_row:
+            who, unit = "with" if kind == MISSED else "without", "rows"
+        sides = []
         for group in (harm.group, harm.reference):
-            words = f"rows of {called(group)}" if by_row else called(group)
-            people.append(words if group in called else f"{'rows' if by_row else 'patients'} ({short_name(attribute)} {called(group)})")
-        who, happens = "with" if by_row else "who have", "missed"
-        if kind == ALARMS:
-            who, happens = "without" if by_row else "who do not have", "falsely flagged"
+            words, whose = (
+                f"{unit} of {called(group)}" if by_row else called(group),
+                f"{'where' if by_row else 'whose'} {short_name(attribute)}",
+            )
+            sides.append((words, "") if group in called else ("", f"{whose} is {called(group)}"))
+        (worse, where), (better, elsewhere) = sides
         size, *ends = (amount(number, "thousand0") for number in (harm.value, harm.low, harm.high))
-        named.append(f"of 1,000 {people[0]} {who} the finding, {size} more ({' to '.join(ends)}) are {happens} than of 1,000 {people[1]}")
+        where = f"{'' if by_row else ' and'} {where}" if where else ""
+        of = f"of 1,000 {worse or unit} {who} the finding{where}"
+        named.append(f"{of}, {size} more ({' to '.join(ends)}) are {happens} than of 1,000 {better or elsewhere}")
     if named:
         more = len(every_harm) - len(named)
         rest = f"; and {more} more such difference{'s' if more > 1 else ''}" if more else ""

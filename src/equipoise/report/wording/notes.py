@@ -196,8 +196,10 @@ def _tried(method: str, n: Numbers) -> str:
         result = "not taken: it changes nothing"
     else:
         result = f"not taken: {n['best']} was preferred" if n["met"] else "not taken: the goal is not met"
-    gap = f"{n['measure']} {n['gap_before']:+.3f} -> {n['gap']:+.3f}"
-    return f"tried {method} ({result}): {gap}, {performance_words(n['of'])} {n['performance_before']:.3f} -> {n['performance']:.3f}"
+    gap, performance = (
+        f"{amount(n[f'{of}_before'], kind)} → {amount(n[of], kind)}" for of, kind in (("gap", "points"), ("performance", "share"))
+    )
+    return f"tried {method} ({result}): difference in {gap_words(n['measure'])} {gap} points, {performance_words(n['of'])} {performance}"
 
 
 NOT_RECALIBRATED = {
