@@ -145,3 +145,28 @@ def test_limits_of_a_single_period_that_no_gap_can_reach_are_unknown():
     assert np.isnan([found.limit_low, found.limit_high]).all()
     large = change_evidence(Strata.of(periods(np.full((4, 2), 0.8), (600, 500), 1), SIGNS), ALPHA)
     assert ((large.limit_low[1:] > -1) & (large.limit_low[1:] < 0)).all()
+
+
+@pytest.mark.parametrize("sizes", [(24, 12), (160, 80), (800, 400)])
+@pytest.mark.parametrize(("first", "last"), [(0.9, 0.6), (0.1, 0.1), (0.1, 0.3)])
+@pytest.mark.parametrize("true", [1.0, 0.75])
+def test_a_ratio_that_stays_while_the_rates_drift_raises_few_alarms(first, last, true, sizes):
+    repetitions, reference = 200, np.linspace(first, last, 50)
+    found = periods(np.stack([reference, true * reference], axis=1), sizes, repetitions)
+    strata = Strata.of(found, SIGNS, shape=(2, repetitions))
+    _, low, high = (each[:, 0] for each in confidence_sequence(strata.gaps(), ALPHA / 2, is_ratio=True))
+    changed = change_evidence(strata, ALPHA / 2, is_ratio=True).value[:, 0] >= 2 / ALPHA
+    assert ((low > true) | (high < true) | changed).any(0).mean() <= 0.05
+
+
+def test_a_ratio_that_falls_is_reported_and_dated():
+    rates = np.repeat([[0.8, 0.8], [0.8, 0.6]], [12, 24], axis=0)
+    strata = Strata.of(periods(rates, (150, 80), 50), SIGNS, shape=(2, 50))
+    evidence = change_evidence(strata, ALPHA / 2, is_ratio=True)
+    first = first_period(evidence.value[:, 0] >= 2 / ALPHA)
+    assert (first >= 12).mean() > 0.9
+    assert np.median(evidence.since[-1, 0]) == 12
+    assert evidence.before[-1, 0].mean() == pytest.approx(1.0, abs=0.03)
+    assert evidence.after[-1, 0].mean() == pytest.approx(0.75, abs=0.03)
+    _, _, high = (each[:, 0] for each in confidence_sequence(strata.gaps(), ALPHA / 2, is_ratio=True))
+    assert (high[-1] < 1).mean() > 0.9

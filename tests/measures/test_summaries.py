@@ -184,7 +184,19 @@ def test_models_and_sites_are_compared_by_them():
     assert abs(compared[second].changes.summaries.set_index("measure").loc["selection_rate_range", "value"]) > 0
 
 
-def test_what_is_not_followed_over_time_says_what_is():
-    audits = {f"2026-0{month}": audit_of(rows_of(300, month), "eod") for month in (1, 2)}
-    with pytest.raises(eq.BadInput, match="the difference in the same rate is eod"):
-        eq.history(audits).monitor(["tpr_ratio"])
+def test_ratios_are_followed_over_time_and_what_is_not_says_so(tmp_path):
+    audits = {f"2026-0{month}": audit_of(rows_of(1500, month, lower=0.8), "eod") for month in range(1, 7)}
+    followed = eq.history(audits).monitor(["eod", "tpr_ratio"])
+    rows = {measure: own.set_index("group") for measure, own in followed.gaps.groupby("measure")}
+    for group in ("b", "c"):
+        ratio, gap = rows["tpr_ratio"].loc[group], rows["eod"].loc[group]
+        assert ratio["low"] < ratio["value"] < ratio["high"]
+        assert (ratio["value"] < 1) == (gap["value"] < 0)
+    assert bool(rows["tpr_ratio"].loc["b", "shown"])
+    assert rows["tpr_ratio"].loc["b", "high"] < 1
+    json.dumps(followed.to_dict(), allow_nan=False)
+    page = followed.report(tmp_path / "course.html").read_text()
+    assert "Ratio of sensitivity" in page
+    assert "divided by a" in str(followed)
+    with pytest.raises(eq.BadInput, match=r"tpr_worst is reported by audits.*the difference in the same rate is eod"):
+        eq.history(audits).monitor(["tpr_worst"])

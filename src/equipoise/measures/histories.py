@@ -25,7 +25,7 @@ from equipoise.disk import atomic_path, take_lock
 from equipoise.errors import BadInput, Misuse, did_you_mean, first_line, needing, raise_all
 from equipoise.measures.audit import Audit, LabelAudit
 from equipoise.measures.intervals import Estimate
-from equipoise.measures.measure_table import PERFORMANCE, Gap, canonical_name, measure_of
+from equipoise.measures.measure_table import ESTIMATED_RATES, PERFORMANCE, Gap, canonical_name, measure_of
 from equipoise.measures.moments import DECISION_RATIOS, SUM_SHAPES, Moments
 from equipoise.measures.monitoring import EXPECTED_CHANGE, Monitoring, follow
 
@@ -74,6 +74,7 @@ class AuditSums:
         )
 
 
+FOLLOWED_RATIOS = tuple(f"{rate}_ratio" for rate in ESTIMATED_RATES)
 SumsByPeriod = Mapping[str, Mapping[str, AuditSums]]  # by period, in chronological order, then by label
 
 
@@ -188,7 +189,8 @@ class History:
 
         The probability of any false alarm, over all past and future periods and all gaps, is at most 1 - `level`. `expected_change` is the
         size of change for which limits and alarms are most powerful. `since` leaves out the periods before one, for example after a change
-        of the model. With `intersections`, the intersections of attributes are followed too.
+        of the model. With `intersections`, the intersections of attributes are followed too. Measures are gaps, and ratios such as
+        "tpr_ratio".
         """
         if not self.periods:
             raise BadInput(
@@ -201,7 +203,7 @@ class History:
                 f"level must be at least 0.01 and at most 0.9999, and the expected change of a gap between 0.001 and 1; got {level} and "
                 f"{expected_change}"
             )
-        names = list(dict.fromkeys(canonical_name(measure) for measure in measures))
+        names = list(dict.fromkeys(str(m) if m in FOLLOWED_RATIOS else canonical_name(m) for m in measures))
         if not names:
             raise BadInput("at least one measure is needed, such as eod")
         periods = {name: by_label for name, by_label in self.periods.items() if since is None or name >= since}
@@ -212,7 +214,10 @@ class History:
             for attribute in sums.groups
             if intersections or attribute not in sums.intersections
         }
-        count = sum((len(groups) - 1) * len({measure_of(name).signature for name in names}) for groups, *_ in series.values())
+        count = sum(
+            (len(groups) - 1) * len({name if name in FOLLOWED_RATIOS else measure_of(name).signature for name in names})
+            for groups, *_ in series.values()
+        )
         alpha = (1 - level) / 2 / max(count, 1)
         gaps: list[dict[str, object]] = []
         rows: list[dict[str, object]] = []

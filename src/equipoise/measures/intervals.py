@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from equipoise.data import FloatArray
+from equipoise.measures.cells import ratio
 
 HALVINGS = 40  # of an interval of length 1, to a width of 1e-12
 POISSON_STEPS = 8  # steps at most; five or six give all digits
@@ -102,6 +103,9 @@ class Limits:
             np.where(chosen, getattr(self, name), getattr(other, name)) for name in ("value", "low", "high", "patients")
         )
         return Limits(value, low, high, patients)
+
+
+Ends = tuple[FloatArray, FloatArray, FloatArray]  # values, lower and upper limits
 
 
 def quantile(level: float | FloatArray) -> FloatArray:
@@ -279,6 +283,26 @@ def combine_limits(
             square = np.einsum("...i,...ij,...j->...", signed, correlation, signed)
         ends.append(np.sqrt(np.maximum(square, 0.0)))
     return total, total - ends[0], total + ends[1]
+
+
+def quotient(first: Ends, second: Ends, correlation: FloatArray | float = 0.0) -> Ends:
+    """The ratios of two rates with their limits; NaN if the second is 0.
+
+    >>> rates = [tuple(np.array([x]) for x in ends) for ends in ((0.4, 0.3, 0.51), (0.5, 0.4, 0.6))]
+    >>> [float(end[0].round(3)) for end in quotient(*rates)]
+    [0.8, 0.57, 1.118]
+    """
+    (p, low, high), (q, below, above) = first, second
+    value, ends = ratio(p, q), list[FloatArray]()
+    for own, other in ((p - low, above - q), (high - p, q - below)):  # the distances that move the ratio down, and up
+        a, b, c = q**2 - other**2, p * q - correlation * own * other, p**2 - own**2
+        root = np.sqrt(np.maximum(b**2 - a * c, 0.0))
+        if not ends:  # the smaller root of a t^2 - 2 b t + c
+            ends.append(np.where(c <= 0, 0.0, ratio(c, b + root)))
+        else:
+            ends.append(np.where(a > 0, ratio(b + root, a), np.inf))
+    known = q > 0
+    return np.where(known, value, np.nan), np.where(known, ends[0], np.nan), np.where(known, ends[1], np.nan)
 
 
 def auroc_interval(value: npt.ArrayLike, m: npt.ArrayLike, n: npt.ArrayLike, level: float = 0.95) -> tuple[FloatArray, FloatArray]:

@@ -30,7 +30,7 @@ import numpy.typing as npt
 
 from equipoise.data import Attribute, FloatArray, IntArray, Rows, generator, patient_codes
 from equipoise.measures.cells import distinct_keys, kish, ratio, sums_at
-from equipoise.measures.intervals import combine_limits, fewer_clusters, tango, wilson
+from equipoise.measures.intervals import Ends, combine_limits, fewer_clusters, quotient, tango, wilson
 from equipoise.measures.measure_table import ESTIMATED_RATES, RATIOS, Ratio
 
 BLOCK_ELEMENTS = 4_000_000  # elements of one block of multiplicities: memory is O(block), whatever the number of draws
@@ -271,6 +271,12 @@ class SignedSum:
         """The sums and their limits (...,), at one level or at one level per sum."""
         low, high = self.term_limits(np.asarray(level, dtype=np.float64)[..., None])
         return combine_limits(self.signs, self.value, low, high, self.correlation)
+
+    def quotient(self, level: float | FloatArray) -> Ends:
+        """The first ratio of each sum divided by the second, of which it is the difference, with limits (...,)."""
+        low, high = self.term_limits(np.asarray(level, dtype=np.float64)[..., None])
+        first, second = ((self.value[..., k], low[..., k], high[..., k]) for k in (0, 1))
+        return quotient(first, second, self.correlation[..., 0, 1])
 
     def p_values(self) -> FloatArray:
         """One minus the level at which the interval of each sum ends at zero (...,).

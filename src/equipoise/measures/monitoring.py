@@ -22,13 +22,18 @@ Patients who return in a later period count as clusters: their rows in all perio
 in different periods are known (`returning_products`). For the difference D_k between periods they count as independent, which is
 conservative, since visits of a patient on both sides make it more certain.
 
+A ratio of two rates is followed as their difference is: its limits at z_t are those of the quotient of both standardised rates, which
+exclude 1 if those of the difference at z_t exclude 0, and its change is that of its logarithm, for which s is the size of gap that matters
+relative to the rate of the reference.
+
 Half of the error is for the level of the gaps and half for their change, both divided by the number of gaps (Bonferroni): the probability
 of any false alarm, over all gaps and all periods, is at most 1 - level.
 """
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import log
 
 import numpy as np
 import numpy.typing as npt
@@ -38,12 +43,14 @@ from equipoise.data import Attribute, FloatArray, IntArray, Scores
 from equipoise.errors import BadInput
 from equipoise.measures.audit import Audit, records
 from equipoise.measures.cells import kish, ratio
-from equipoise.measures.measure_table import measure_of
+from equipoise.measures.intervals import Ends
+from equipoise.measures.measure_table import SUMMARIES, measure_of
 from equipoise.measures.moments import FURTHEST, Moments, SignedSum, level_of
 from equipoise.measures.thresholds import Rule
 from equipoise.presenting import Presented
 
 EXPECTED_CHANGE = 0.1  # the size of a gap, or of its change, at which limits and evidence are most powerful
+LARGEST_RATIO = 20.0  # of a single period that would raise an alarm by itself; a larger limit is none
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,19 +189,28 @@ def _sums_by_patient(rows: Sequence[Scores], rule: Rule, attribute: str) -> pd.D
     return pd.concat(frames).dropna(subset="group").groupby(["patient", "group"]).sum()
 
 
-def confidence_sequence(gap: SignedSum, alpha: float, expected: float = EXPECTED_CHANGE) -> tuple[FloatArray, FloatArray, FloatArray]:
+def confidence_sequence(gap: SignedSum, alpha: float, expected: float = EXPECTED_CHANGE, *, is_ratio: bool = False) -> Ends:
     """The gap over all periods so far with limits that hold in all periods at once (...,); the whole range while data are few.
+
+    With `is_ratio`, the rate of the group, the first term of the gap, divided by that of the reference, the second.
 
     >>> gaps = SignedSum.of([1.0, -1.0], [[0.7, 0.8], [0.7, 0.8]], [[50.0], [500.0]])
     >>> [end.round(2).tolist() for end in confidence_sequence(gaps, 0.05)]
     [[-0.1, -0.1], [-0.38, -0.18], [0.2, -0.02]]
     """
-    variance = gap.variance / expected**2
+    measured = gap
+    if is_ratio:  # to first order, its error is that of p1 - t p0, relative to p0
+        relative = np.nan_to_num(ratio(gap.value[..., 1], gap.value[..., 0]), nan=1.0, posinf=1.0)
+        measured = replace(gap, signs=np.stack([gap.signs[..., 0] * relative, gap.signs[..., 1]], axis=-1))
+    variance = measured.variance / expected**2
     with np.errstate(invalid="ignore", divide="ignore"):
         z = np.sqrt((1 + variance) * np.log((1 + 1 / variance) / alpha**2))
-    value, low, high = gap.limits(level_of(np.nan_to_num(z, nan=FURTHEST)))
+    level, known = level_of(np.nan_to_num(z, nan=FURTHEST)), z < FURTHEST
+    if is_ratio:
+        value, low, high = gap.quotient(level)
+        return value, np.where(known, low, 0.0), np.where(known, high, np.nan)  # no ratio is too large while data are few
+    value, low, high = gap.limits(level)
     lowest, highest = np.minimum(gap.signs, 0.0).sum(-1), np.maximum(gap.signs, 0.0).sum(-1)
-    known = z < FURTHEST
     return value, np.where(known, np.maximum(low, lowest), lowest), np.where(known, np.minimum(high, highest), highest)
 
 
@@ -210,24 +226,35 @@ class ChangeEvidence:
     limit_high: FloatArray
 
 
-def change_evidence(strata: Strata, alpha: float, expected: float = EXPECTED_CHANGE, least: int = 5) -> ChangeEvidence:
-    """The evidence of a change of a gap in each period. Parts of the history with fewer than `least` patients in a cell do not count."""
-    signs, s2, shape = strata.signs, expected**2, (len(strata.effect), *strata.effect.shape[2:-1])
-    value, since, furthest = np.ones(shape), np.zeros(shape, np.int64), float(np.abs(signs).sum())
+def change_evidence(
+    strata: Strata, alpha: float, expected: float = EXPECTED_CHANGE, least: int = 5, *, is_ratio: bool = False
+) -> ChangeEvidence:
+    """The evidence of a change of a gap in each period. Parts of the history with fewer than `least` patients in a cell do not count.
+
+    With `is_ratio`, of the ratio of the rate that it compares.
+    """
+    signs, shape = strata.signs, (len(strata.effect), *strata.effect.shape[2:-1])
+    value, since, furthest = np.ones(shape), np.zeros(shape, np.int64), log(LARGEST_RATIO) if is_ratio else float(np.abs(signs).sum())
+    s2: FloatArray = np.full(shape[1:], expected**2)
     before, after, low, high = (np.full(shape, np.nan) for _ in range(4))
     for t in range(1, shape[0]):
         starts = np.arange(1, t + 1)
         none, whole = np.zeros_like(starts), np.full_like(starts, t + 1)
         rate, size, _ = strata.part(none[:1], whole[:1], strata.effect_within[t])
         typical = ratio(rate * size + 1, size + 2)  # an observed 0 or 1 is not certain
+        if is_ratio:
+            s2 = (expected / typical[0, 1, ..., 0]) ** 2
         gaps, variance, enough = [], np.zeros((t, *shape[1:])), np.ones((t, *shape[1:]), bool)
         for ends in ((none, starts), (starts, whole)):
             rate, size, patients = strata.part(*ends, strata.effect_within[t])
             own = ratio(rate * size + 2 * typical, size + 2)
             # After a drift, the rates of this part may be less certain than those of all periods; those of few rows would be too certain.
             sd = signs * np.sqrt(ratio(np.maximum(own * (1 - own), typical * (1 - typical)), size))
+            if is_ratio:  # of the logarithm of a rate; that of a low one is uncertain
+                sd = sd / np.minimum(own, typical)
             variance += np.einsum("ts...i,s...ij,ts...j->t...", sd, strata.correlation[t], sd)
-            gaps.append(np.where(signs == 0, 0.0, signs * (rate[:, 0] - rate[:, 1])).sum(-1))
+            linked = np.log(own) if is_ratio else rate
+            gaps.append(np.where(signs == 0, 0.0, signs * (linked[:, 0] - linked[:, 1])).sum(-1))
             enough &= (patients >= least).all(-1)
         weight = 1 / (starts * (starts + 1))  # of a change in period k + 1 = 2 .. t + 1
         weight = weight.reshape(-1, *(1,) * (len(shape) - 1))
@@ -245,6 +272,8 @@ def change_evidence(strata: Strata, alpha: float, expected: float = EXPECTED_CHA
             needed = np.sqrt(2 * (np.log(1 / (alpha * weight[-1])) + np.log((v + s2) / v) / 2) * v * (v + s2) / s2)
         needed = np.where(enough[-1], needed, np.nan)
         low[t], high[t] = (np.where(np.abs(end) <= furthest, end, np.nan) for end in (gaps[0][-1] - needed, gaps[0][-1] + needed))
+    if is_ratio:
+        before, after, low, high = (np.exp(each) for each in (before, after, low, high))
     return ChangeEvidence(value, since, before, after, low, high)
 
 
@@ -282,9 +311,11 @@ class Monitoring(Presented):
     def __str__(self) -> str:
         lines = [f"{len(self.periods)} periods, {self.periods[0]} to {self.periods[-1]}"]
         for row in self.gaps.to_dict("records"):
-            gap = f"{row['value']:+.3f} [{row['low']:+.3f}, {row['high']:+.3f}]" if not np.isnan(row["value"]) else "insufficient data"
-            changed = f"; changed since {row['since']}: {row['before']:+.3f} to {row['after']:+.3f}" if row["changed"] else ""
-            lines.append(f"  {row['measure']} of {row['group']} minus {row['reference']}: {gap}{' *' if row['shown'] else ''}{changed}")
+            sign, how = ("", "divided by") if row["measure"] in SUMMARIES else ("+", "minus")
+            ends = f"{row['value']:{sign}.3f} [{row['low']:{sign}.3f}, {row['high']:{sign}.3f}]"
+            gap = "insufficient data" if np.isnan(row["value"]) else ends
+            changed = f"; changed since {row['since']}: {row['before']:{sign}.3f} to {row['after']:{sign}.3f}" if row["changed"] else ""
+            lines.append(f"  {row['measure']} of {row['group']} {how} {row['reference']}: {gap}{' *' if row['shown'] else ''}{changed}")
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, object]:
@@ -314,19 +345,21 @@ def follow(
     least: int,
 ) -> Iterator[tuple[dict[str, object], list[dict[str, object]]]]:
     """The row of each group in `Monitoring.gaps`, and its rows in `Monitoring.frame`; NaN where a cell has too few patients."""
-    signs = measure_of(measure).coefficients
+    is_ratio = measure in SUMMARIES
+    signs, null = ({SUMMARIES[measure].rate: 1.0}, 1.0) if is_ratio else (measure_of(measure).coefficients, 0.0)
     strata = Strata.of(periods, signs, returning)
-    evidence = change_evidence(strata, alpha, expected, least)
+    evidence = change_evidence(strata, alpha, expected, least, is_ratio=is_ratio)
     by_cell = np.stack([np.min([one[name].patients for name in signs], axis=0) for one in periods])  # (T, groups)
     patients = np.minimum(by_cell[:, 1:], by_cell[:, :1])
-    of_period = np.stack([np.stack(one.gap(signs).limits(level)) for one in periods])
-    of_all = np.stack(confidence_sequence(strata.gaps(), alpha, expected), axis=1)
+    by_one = [one.gap(signs) for one in periods]
+    of_period = np.stack([np.stack(gap.quotient(level) if is_ratio else gap.limits(level)) for gap in by_one])
+    of_all = np.stack(confidence_sequence(strata.gaps(), alpha, expected, is_ratio=is_ratio), axis=1)
     known = strata.sums[-1][1:].min(-1) >= least
     # (T, 3, groups - 1): value, low and high of each period, and of all periods up to each
     by_period, so_far = (np.where(k[:, None], ends, np.nan) for k, ends in ((patients >= least, of_period), (known, of_all)))
     # A period counts as measured if it has enough patients, or any if no period had enough of them by itself.
     measured = patients >= np.where((patients >= least).any(0), least, 1)
-    shown_at, changed_at = first_period((so_far[:, 1] > 0) | (so_far[:, 2] < 0)), first_period(evidence.value >= 1 / alpha)
+    shown_at, changed_at = first_period((so_far[:, 1] > null) | (so_far[:, 2] < null)), first_period(evidence.value >= 1 / alpha)
     for k, (shown, changed) in enumerate(zip(shown_at.tolist(), changed_at.tolist(), strict=True)):
         value, low, high = map(float, so_far[-1, :, k])
         is_changed = changed >= 0

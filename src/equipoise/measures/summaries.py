@@ -29,12 +29,11 @@ from equipoise.data import Attribute, BoolArray, FloatArray, Scores
 from equipoise.measures.audit import FEW_PATIENTS, SUMMARY_COLUMNS
 from equipoise.measures.audit_spec import AuditSpec
 from equipoise.measures.cells import ratio
-from equipoise.measures.intervals import INSUFFICIENT_DATA, Estimate, Limits, combine_limits, quantile
+from equipoise.measures.intervals import INSUFFICIENT_DATA, Ends, Estimate, Limits, combine_limits, quantile, quotient
 from equipoise.measures.measure_table import COMPLEMENTS, SUMMARIES, WORSE_IF_HIGHER, Summary
 from equipoise.measures.moments import Moments, moments_of_scores, units_of
 from equipoise.measures.score_measures import aurocs, estimate_scores
 
-Ends = tuple[FloatArray, FloatArray, FloatArray]  # values, lower and upper limits
 LOWEST = {"calibration_in_the_large": -1.0}  # of a measure that is no share
 DIRECTIONS = {
     **dict.fromkeys(("gap", "range"), "group minus reference"),
@@ -93,26 +92,6 @@ def pairwise(value: FloatArray, low: FloatArray, high: FloatArray, correlation: 
     matrix = np.zeros((len(value), 2, 2)) + np.eye(2)
     matrix[1:, 0, 1] = matrix[1:, 1, 0] = correlation
     return combine_limits([1.0, -1.0], own, below, above, matrix)
-
-
-def quotient(first: Ends, second: Ends, correlation: FloatArray | float = 0.0) -> Ends:
-    """The ratios of two rates with their limits; NaN if the second is 0.
-
-    >>> rates = [tuple(np.array([x]) for x in ends) for ends in ((0.4, 0.3, 0.51), (0.5, 0.4, 0.6))]
-    >>> [float(end[0].round(3)) for end in quotient(*rates)]
-    [0.8, 0.57, 1.118]
-    """
-    (p, low, high), (q, below, above) = first, second
-    value, ends = ratio(p, q), list[FloatArray]()
-    for own, other in ((p - low, above - q), (high - p, q - below)):  # the distances that move the ratio down, and up
-        a, b, c = q**2 - other**2, p * q - correlation * own * other, p**2 - own**2
-        root = np.sqrt(np.maximum(b**2 - a * c, 0.0))
-        if not ends:  # the smaller root of a t^2 - 2 b t + c
-            ends.append(np.where(c <= 0, 0.0, ratio(c, b + root)))
-        else:
-            ends.append(np.where(a > 0, ratio(b + root, a), np.inf))
-    known = q > 0
-    return np.where(known, value, np.nan), np.where(known, ends[0], np.nan), np.where(known, ends[1], np.nan)
 
 
 def summaries_of(

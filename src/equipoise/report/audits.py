@@ -124,8 +124,9 @@ def both_or_group(pairs: Sequence[tuple[Any, Any]], called: Called) -> tuple[tup
 
 
 def between(gap: Any, called: Called) -> tuple[str, ...]:
-    """The two groups of a gap."""
-    return Span(called(gap.group)), " minus ", Span(called(gap.reference))
+    """The two groups of a gap, or of a ratio."""
+    how = " / " if getattr(gap, "measure", "") in SUMMARIES and SUMMARIES[gap.measure].is_ratio else " minus "
+    return Span(called(gap.group)), how, Span(called(gap.reference))
 
 
 def performance_rows(audit: LabelAudit) -> list[tuple[str, Estimate, str]]:

@@ -89,6 +89,8 @@ def changes_conclusion(changes: Changes, names: Mapping[str, str] | None = None)
 def _difference_words(row: "pd.Series[Any]", names: Mapping[str, str] | None) -> str:
     called = GroupNames(names or {})
     label = f" for {short_name(row['label'])}" if row["label"] else ""
+    if row["measure"] in SUMMARIES:
+        return f"The {gap_words(str(row['measure']))}{label} of {called(row['group'])} to that of {called(row['reference'])}"
     return f"The difference in {gap_words(str(row['measure']))}{label} between {called(row['group'])} and {called(row['reference'])}"
 
 
@@ -226,13 +228,13 @@ def monitoring_conclusion(monitoring: Monitoring, names: Mapping[str, str] | Non
     if changed.any():
         row = gaps.loc[gaps["evidence"][changed].idxmax()]
         state = (
-            f"has changed, most likely since {row['since']}: from {amount(row['before'], 'points')} to {amount(row['after'], 'points')} "
-            f"points (reported in {row['changed_in']})"
+            f"has changed, most likely since {row['since']}: from {_followed(row, row['before'])} to {_followed(row, row['after'])}"
+            f"{_points(row)} (reported in {row['changed_in']})"
         )
     elif shown.any():
-        row = gaps.loc[gaps["value"][shown].abs().idxmax()]
-        low, high = amount(row["low"], "points"), amount(row["high"], "points")
-        state = f"is {amount(row['value'], 'points')} points over all periods ({low} to {high})"
+        row = gaps.loc[(gaps["value"] - gaps["measure"].isin(SUMMARIES))[shown].abs().idxmax()]
+        value, low, high = (_followed(row, row[end]) for end in ("value", "low", "high"))
+        state = f"is {value}{_points(row)} over all periods ({low} to {high})"
     else:
         none = "no difference between groups, and no change of one, is shown so far, which does not show that there is none"
         return "unchanged", f"No alarm: {none}; the limits state what remains possible."
@@ -240,6 +242,19 @@ def monitoring_conclusion(monitoring: Monitoring, names: Mapping[str, str] | Non
     others = f" {more} more gap{'' if more == 1 else 's'} raised an alarm." if more else ""
     words = _difference_words(row, names)
     return "harm", f"Alarm: {words[:1].lower()}{words[1:]} {state}.{others}"
+
+
+def _kind(row: Mapping[Any, Any]) -> str:
+    """The format of the numbers of one gap, or ratio, over time."""
+    return "number" if row["measure"] in SUMMARIES else "points"
+
+
+def _followed(row: Mapping[Any, Any], value: float) -> str:
+    return amount(value, _kind(row))
+
+
+def _points(row: Mapping[Any, Any]) -> str:
+    return "" if row["measure"] in SUMMARIES else " points"
 
 
 def unwatched_words(monitoring: Monitoring, names: Mapping[str, str] | None = None) -> str:
@@ -261,7 +276,7 @@ def state_words(row: Mapping[Any, Any]) -> str:
     states = [f"not measured since {row['measured_in']}"] if row["unwatched"] else []
     states += [f"shown in {row['shown_in']}"] if row["shown"] else []
     if row["changed"]:
-        states.append(f"changed since {row['since']}: {amount(row['before'], 'points')} to {amount(row['after'], 'points')}")
+        states.append(f"changed since {row['since']}: {_followed(row, row['before'])} to {_followed(row, row['after'])}")
     return "; ".join(states) or "no alarm"
 
 
@@ -270,12 +285,13 @@ def course_table(monitoring: Monitoring, called: Called) -> Table:
     rows = []
     for row in monitoring.gaps.itertuples():
         course = _course(monitoring, row)["value"]
-        value = Cell(value=Estimate(row.value, row.low, row.high), kind="points", style="shown" if row.shown else "")
+        value = Cell(value=Estimate(row.value, row.low, row.high), kind=_kind(row._asdict()), style="shown" if row.shown else "")
         state = Cell(state_words(row._asdict()), style="shown" if row.changed or row.shown else "")
         name = _labelled(row, monitoring.gaps, gap_words(str(row.measure)))
         rows.append((name, between(row, called), value, sparkline(course), state))
     limits = f"with limits that hold in all periods at once ({percent(monitoring.level)})"
-    caption = f"Differences over all periods, group minus reference, in percentage points, {limits}"
+    ratios = "; ratios as they are" if monitoring.gaps["measure"].isin(SUMMARIES).any() else ""
+    caption = f"Differences over all periods, group minus reference, in percentage points{ratios}, {limits}"
     heads = ["Difference in", Column("Between", style="text"), "All periods", "course", Column("Alarm", style="text")]
     return table(caption, heads, rows, style="stack")
 
@@ -290,9 +306,10 @@ def period_tables(monitoring: Monitoring, called: Called) -> list[Part]:
     for row in monitoring.gaps.itertuples():
         rows = []
         for each in _course(monitoring, row).itertuples():
-            ends = [span(each.low, each.high, "points"), span(each.limit_low, each.limit_high, "points")]
-            so_far = Cell(value=Estimate(each.so_far, each.so_far_low, each.so_far_high), kind="points")
-            rows.append((str(each.period), amount(each.value, "points"), *ends, so_far, f"{each.evidence:.2g}"))
+            kind = _kind(row._asdict())
+            ends = [span(each.low, each.high, kind), span(each.limit_low, each.limit_high, kind)]
+            so_far = Cell(value=Estimate(each.so_far, each.so_far_low, each.so_far_high), kind=kind)
+            rows.append((str(each.period), amount(each.value, kind), *ends, so_far, f"{each.evidence:.2g}"))
         name = doc.joined([_labelled(row, monitoring.gaps, gap_words(str(row.measure))), ", ", between(row, called)], "")
         caption = f"Each period, with its own {level} interval and the limits at which it would raise an alarm on its own"
         heads = ["Period", "Difference", f"{level} interval", "Limits", "All so far", "Evidence of change"]
@@ -339,8 +356,9 @@ def monitoring_document(monitoring: Monitoring, names: Mapping[str, str] | None 
 
 def chart(course: pd.DataFrame, row: Mapping[Any, Any], called: Called = str) -> Panel:
     """One gap over time: the gap of each period, the confidence sequence of all so far, and the limits of a single period."""
+    null = 1.0 if row["measure"] in SUMMARIES else 0.0
     value, so_far, so_far_low, so_far_high, *limits = (
-        course[column].to_numpy(np.float64) for column in ("value", "so_far", "so_far_low", "so_far_high", "limit_low", "limit_high")
+        course[column].to_numpy(np.float64) - null for column in ("value", "so_far", "so_far_low", "so_far_high", "limit_low", "limit_high")
     )
     largest = float(np.nanmax(np.abs([*value, *so_far, 0.0])))
     known_limits = np.abs(np.concatenate(limits))[~np.isnan(np.concatenate(limits))]
@@ -364,14 +382,15 @@ def chart(course: pd.DataFrame, row: Mapping[Any, Any], called: Called = str) ->
         for period, gap, (k, y) in zip(course["period"], value, course_of(value), strict=True):
             if not np.isnan(gap):
                 alarm = bool(row["changed"]) and str(period) >= str(row["since"])
-                marks.append(axes.dot("spot", k, y, 4 if alarm else 3, int(alarm), f"{period}: {amount(gap, 'points')} points"))
+                marks.append(axes.dot("spot", k, y, 4 if alarm else 3, int(alarm), f"{period}: {_followed(row, gap + null)}{_points(row)}"))
     labelled = np.unique(np.linspace(0, len(course) - 1, min(MOST_TICKS, len(course))).round().astype(int))
     ticks_x = axes.x_ticks(labelled, lambda k: str(course["period"].iloc[int(k)]))
-    ticks_y = axes.y_ticks(steps_within(low, high, 6), lambda v: number(100 * v, 0, sign=True))
-    title = f"{gap_words(str(row['measure']))}: {short(called(str(row['group'])))} minus {short(called(str(row['reference'])))}"
-    recent = "; ".join(f"{p} {amount(v, 'points')}" for p, v in zip(course["period"][-6:], value[-6:], strict=True) if not np.isnan(v))
-    says = f"{title}, in points. {state_words(row)}. The last periods: {recent}."
-    return Panel(title, says, ticks_x, ticks_y, "period", "points", tuple(marks))
+    ticks_y = axes.y_ticks(steps_within(low, high, 6), lambda v: number(1 + v, 2) if null else number(100 * v, 0, sign=True))
+    how = "/" if null else "minus"
+    title = f"{gap_words(str(row['measure']))}: {short(called(str(row['group'])))} {how} {short(called(str(row['reference'])))}"
+    recent = "; ".join(f"{p} {_followed(row, v + null)}" for p, v in zip(course["period"][-6:], value[-6:], strict=True) if not np.isnan(v))
+    says = f"{title}{'' if null else ', in points'}. {state_words(row)}. The last periods: {recent}."
+    return Panel(title, says, ticks_x, ticks_y, "period", "ratio" if null else "points", tuple(marks))
 
 
 def sparkline(values: Iterable[float]) -> str:
