@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pandas as pd
-from blocks import beyond, chexnet, claims, coverage, data_sets, default, measures, methods, monitoring, predictors, published, readme, scale
+from blocks import beyond, chexnet, claims, coverage, data_sets, default, literature, measures, methods, monitoring, predictors, published, readme, scale
 from blocks.rows import READ, sources, table
 
 ROOT = Path(__file__).parents[2]
@@ -23,7 +23,7 @@ BLOCK = re.compile(r"(?P<start><!-- generated: (?P<name>[\w-]+) -->\n).*?(?P<end
 MEASURED = re.compile(r"(?<![\w.])[-+]?[01]\.\d{3,}")  # three decimal places: a result, which only a block may state
 OWN = ("reproduction.md",)  # pages that another script generates
 GENERATED = ("api", "commands", "settings", "_methods")  # by docs/_build/generate.py, when the site is built
-PAGES = (readme, beyond, default, methods, measures, scale, data_sets, chexnet, claims, coverage, monitoring, predictors, published)
+PAGES = (readme, beyond, default, methods, measures, scale, data_sets, chexnet, claims, coverage, monitoring, predictors, published, literature)
 BLOCKS: Mapping[str, Callable[[], str]] = {name: block for page in PAGES for name, block in page.BLOCKS.items()}
 
 
