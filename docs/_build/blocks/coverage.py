@@ -119,9 +119,35 @@ def coverage_formula() -> str:
     return table(header, lines)
 
 
+def coverage_summaries() -> str:
+    """The coverage of ratios, ranges, worst groups and differences in measures of scores: the lowest and the highest of each kind."""
+    found = rows("coverage/summaries.csv").fillna({"group": ""})
+    found = found[found["samples"] >= found["samples"].max() / 2]  # the rest are a selection
+    scores = ("auroc", "brier", "calibration")
+    kind = found["measure"].str.rpartition("_")[2].where(~found["measure"].str.endswith("min_ratio"), "min_ratio")
+    of = found["measure"].str.partition("_")[0]
+    found = found.assign(kind=kind, of=of.where(of.isin(scores), "rates"))
+    lines = []
+    for (what, name), own in found.groupby(["kind", "of"], sort=False):
+        cells = []
+        for design in found["design"].unique():
+            mine = own[own["design"] == design]["coverage"]
+            cells.append("" if mine.empty else f"{mine.min():.3f} to {mine.max():.3f}" if len(mine) > 1 else f"{mine.min():.3f}")
+        lines.append([SUMMARY_KINDS[what], name, *cells])
+    return table(("interval of", "of", *found["design"].unique()), lines)
+
+
+SUMMARY_KINDS = {
+    "ratio": "ratio to the reference",
+    "gap": "difference from the reference",
+    "min_ratio": "lowest divided by highest",
+    "range": "highest minus lowest",
+    "worst": "worst group",
+}
 FORMULAS = {"Kish": "before", "patient by patient": "formula, by patient", "power sums": "audit"}
 BLOCKS: Mapping[str, Callable[[], str]] = {
     "coverage-formula": coverage_formula,
+    "coverage-summaries": coverage_summaries,
     "coverage": coverage,
     "coverage-reasons": coverage_reasons,
     "coverage-repetitions": coverage_repetitions,
