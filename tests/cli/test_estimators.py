@@ -130,6 +130,59 @@ def test_an_onnx_file_is_audited_and_repaired(run, local):
     np.testing.assert_array_equal(found["decision"][clear], decision[clear])
 
 
+@pytest.mark.parametrize("method", ["bias-gda", "pruning"])
+def test_the_weights_of_an_onnx_file_are_repaired(run, local, method):
+    """The network of another is fine-tuned or pruned, applied without its file, and written as ONNX again."""
+    pytest.importorskip("onnxscript", reason="onnxscript is not installed")
+    import onnxruntime
+    import torch
+
+    from equipoise.models import to_onnx
+
+    frame = LOCAL.assign(ward=(LOCAL["ward"] == "medical").astype(int))
+    frame.to_csv(local / "local.csv", index=False)
+    x = frame[["marker", "ward"]].to_numpy(np.float32)
+    network = torch.nn.Sequential(torch.nn.Linear(2, 6), torch.nn.ReLU(), torch.nn.Linear(6, 1))
+    torch.manual_seed(0)
+    optimiser, y = torch.optim.Adam(network.parameters(), 0.05), torch.tensor(frame["sick"].to_numpy(np.float32))
+    for _ in range(60):
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(network(torch.from_numpy(x))[:, 0], y)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    to_onnx(network, torch.from_numpy(x), local / "net.onnx")
+    original = (local / "net.onnx").read_bytes()
+    given = ("local.csv", *ROLES, "--model", "net.onnx", "--set", "data.features=marker", "--set", "data.features=ward")
+    quick = (
+        "--method",
+        method,
+        "--max-loss",
+        "0.2",
+        "--set",
+        "goal.selection=paper",
+        "--set",
+        "repair.draws=20",
+        "--set",
+        "repair.budget=5",
+    )
+    ran = run("debias", *given, *quick, "--out", "repaired", "--json")
+    assert ran.code == 0, ran.err
+    assert json.loads((local / "repaired" / "run.json").read_text())["method"] == method
+    assert (local / "repaired" / "original.onnx").read_bytes() == original
+    (local / "net.onnx").unlink()
+    ran = run("apply", "repaired", "local.csv", "--out", "decisions.csv")
+    assert ran.code == 0, ran.err
+    found = pd.read_csv(local / "decisions.csv")
+    with torch.no_grad():
+        before = torch.sigmoid(network(torch.from_numpy(x))[:, 0]).numpy()
+    assert np.abs(found["score"] - before).max() > 0.001
+    session = onnxruntime.InferenceSession(str(local / "repaired" / "model.onnx"), providers=["CPUExecutionProvider"])
+    score, decision = session.run(["score", "decision"], {"input": x})
+    np.testing.assert_allclose(found["score"], score, atol=1e-6)
+    clear = np.abs(found["score"] - json.loads((local / "repaired" / "rule.json").read_text())["value"]) > 1e-6
+    np.testing.assert_array_equal(found["decision"][clear], decision[clear])
+
+
 def test_known_scores_of_an_estimator_are_checked_before_its_repair(run, local):
     known = LOCAL[["patient"]].assign(p=MODEL.predict_proba(LOCAL[["marker", "ward"]])[:, 1])
     known.to_csv(local / "known.csv", index=False)

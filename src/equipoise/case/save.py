@@ -393,7 +393,8 @@ def _write_onnx(
     """
     rule = case.result.candidate.rule
     # The repair of an ONNX file returns decisions.
-    threshold = rule.shared if options.onnx_rule or models.onnx_in(case.result.candidate.network) is not None else None
+    from_onnx = any(found(case.result.candidate.network) is not None for found in (models.onnx_in, models.rebuilt_in))
+    threshold = rule.shared if options.onnx_rule or from_onnx else None
     if options.onnx_rule and threshold is None:
         failures["the rule in model.onnx"] = "only a threshold for all patients can be part of the network; this rule is in rule.json"
     weights = [sha256_of(path) for path in sorted(temporary.glob("*.safetensors"))]

@@ -67,6 +67,16 @@ def _usable() -> Mapping[str, Method]:
     return {name: method for name, method in METHODS.items() if method.kind != Kind.OTHERS and not method.needs_train}
 
 
+def _has_weights(model: "nn.Module", cohort: Cohort) -> bool:
+    """Whether the network has weights to fine-tune; those of an ONNX file are its own only if torch can rebuild it."""
+    from equipoise.models import with_weights
+
+    try:
+        return next(with_weights(model, cohort.inputs).parameters(), None) is not None
+    except BadInput:
+        return False
+
+
 def auto_cost(speed: Speed, settings: AutoSettings) -> Work:
     """The work of all methods that may be tried, without a budget; auto stops when nothing is left to improve."""
     works = {}
@@ -93,7 +103,7 @@ def auto_cost(speed: Speed, settings: AutoSettings) -> Work:
 def auto(run: MethodRun) -> Candidate:
     """The best of several methods, with what was tried in the notes."""
     settings, cohort, progress = run.settings, run.rows, run.progress
-    fixed = run.model is not None and next(run.model.parameters(), None) is None  # as from an ONNX file: it has nothing to fine-tune
+    fixed = run.model is not None and not _has_weights(run.model, cast(Cohort, run.rows))
     names = []  # of the methods that can repair these labels or classes with these sample weights, and this network
     for name in settings.order(cohort):
         own = METHODS[name]

@@ -10,6 +10,7 @@ import math
 import pkgutil
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
@@ -379,7 +380,11 @@ class Speed:
         """
         per_row, backward = 0.0, 1.0
         if model is not None:
+            from equipoise.models import with_weights
+
             cohort = cast(Cohort, repair)
+            with suppress(BadInput):  # of an ONNX file that torch cannot rebuild, the weights stay as they are
+                model = with_weights(model, cohort.inputs)
             per_row = seconds_per_row(model, cohort)
             if next(model.parameters(), None) is not None:
                 backward = max(1.0, seconds_per_row(copy.deepcopy(model), cohort, gradients=True) / per_row)

@@ -329,6 +329,10 @@ def run_method(
         return replace(result, labels=each, model=network)
     used_train, parts = train if own_method.takes_train else None, cohort.by_label
     run = MethodRun(own_method, model, cohort, goals, seed, chosen, used_train, progress, deadline, refuse_constant)
+    if own_method.kind == Kind.STEPS:
+        from equipoise.models import with_weights
+
+        run = replace(run, model=with_weights(cast("nn.Module", model), cast(Cohort, cohort).inputs))
     if own_method.kind == Kind.OTHERS:  # it calls this function for each of its methods
         return cast(Candidate, own_method.run(run))
     try:

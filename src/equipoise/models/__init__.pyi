@@ -31,6 +31,8 @@ from .mlp import MLP as MLP
 from .mlp import Critic as Critic
 from .mlp import Optimiser as Optimiser
 from .mlp import initial_mlp as initial_mlp
+from .onnx_layers import rebuilt_in as rebuilt_in
+from .onnx_layers import with_weights as with_weights
 from .probes import Probe as Probe
 from .probes import fit_probe as fit_probe
 from .probes import folds_of as folds_of

@@ -27,6 +27,7 @@ from equipoise.models import programs
 from equipoise.models.features import BiasScore, Recalibrated
 from equipoise.models.loading import Code, fit_weights, network_with
 from equipoise.models.mlp import MLP
+from equipoise.models.onnx_layers import rebuild, rebuilt_in
 from equipoise.models.programs import ORIGINAL_ONNX, PROGRAM, OnnxNetwork, onnx_file_and_output, onnx_in, quiet, weights_of
 from equipoise.models.score import INNER_PREFIX, OneClass, OneOutput, as_matrix, evaluating, output_named
 from equipoise.models.units import MASK_SUFFIX
@@ -139,6 +140,8 @@ def save_weights(model: nn.Module, folder: Path, checkpoint: Checkpoint | None =
     """
     from safetensors.torch import save_file
 
+    rebuilt = rebuilt_in(model)
+    checkpoint = checkpoint if rebuilt is None else None  # an ONNX file has no weights under names of torch
     outermost = heads_of(model)  # without a checkpoint, the original weights are those of the network without heads
     original = checkpoint.state if checkpoint is not None else weights_of(model if outermost is None else outermost.network)
     state, heads = state_like(original, model), heads_of(model, original)
@@ -150,7 +153,7 @@ def save_weights(model: nn.Module, folder: Path, checkpoint: Checkpoint | None =
         written.append(name)
 
     write(REPAIRED_WEIGHTS, lambda path: save_file(state, path))
-    if (graph := onnx_in(model)) is not None:
+    if (graph := onnx_in(model) or rebuilt) is not None:
         content = graph.content
         if not content:
             raise BadInput("a session of onnxruntime cannot be saved. Give the file that it was made of, 'net.onnx', in its place.")
@@ -207,7 +210,9 @@ def _network_inside(
 ) -> nn.Module:
     if ORIGINAL_ONNX in contents:
         graph = onnx_file_and_output(load or "")
-        return OnnxNetwork(contents[ORIGINAL_ONNX], source(ORIGINAL_ONNX), graph[1] if graph else None)
+        file = OnnxNetwork(contents[ORIGINAL_ONNX], source(ORIGINAL_ONNX), graph[1] if graph else None)
+        state = safetensors_in(contents[REPAIRED_WEIGHTS], source(REPAIRED_WEIGHTS))
+        return fit_weights(rebuild(file), state, source(REPAIRED_WEIGHTS)).eval() if state else file
     if code is not None and code.is_program:
         return network_with(code.named, code, None, str(code.path))
     place = source(REPAIRED_WEIGHTS)

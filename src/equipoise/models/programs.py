@@ -4,9 +4,9 @@ An exported program is a graph that torch builds from the file and runs, so it i
 factory. torch loads the pickles inside the file without a check, so they are checked first, and a pickle with more than tensors is refused.
 A program has weights and a graph of operators but no layers: it can be scored, fine-tuned and given another rule, but not pruned.
 
-An ONNX file is data: it names standard operators and contains no Python code; its graph runs in onnxruntime. It has no weights that could
-be tuned and no layers to read, so it can be audited, given another decision rule, or given the probes of a bias score; the result is one
-ONNX file again. For that, torch exports the part around the user's graph with the graph's output as a second input; then both graphs are
+An ONNX file is data: it names standard operators and contains no Python code; its graph runs in onnxruntime, where it can be audited, given
+another decision rule, or given the probes of a bias score; methods that change weights use `onnx_layers`. The result is one ONNX file
+again. For that, torch exports the part around the user's graph with the graph's output as a second input; then both graphs are
 joined. The user's graph is unchanged, except for a prefix before its names and a conversion to the operators' version that torch writes.
 """
 
@@ -212,7 +212,7 @@ MAX_EXPANSION = 100  # of sparse weights, from the bytes of the file to numbers 
 
 
 class OnnxNetwork(nn.Module):
-    """An ONNX file as a module without weights: rows in, the chosen output of the graph out."""
+    """An ONNX file in onnxruntime, as a module without weights: rows in, the chosen output of the graph out."""
 
     def __init__(self, content: bytes, source: str, which: str | None = None, *, session: Any = None) -> None:
         super().__init__()
