@@ -85,7 +85,8 @@ from .paired_changes import Baseline as Baseline
 from .paired_changes import BaselineComparison as BaselineComparison
 from .paired_changes import PairedDecisions as PairedDecisions
 from .paired_changes import Shift as Shift
-from .paired_changes import performance_error as performance_error
+from .paired_changes import moments_by_step as moments_by_step
+from .paired_changes import performance_errors as performance_errors
 from .permutation import largest_gap_p_value as largest_gap_p_value
 from .permutation import p_values as p_values
 from .plan_spec import PlanSpec as PlanSpec

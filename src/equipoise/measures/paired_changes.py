@@ -7,7 +7,7 @@ The variance of the change includes half a changed decision of each kind (a true
 Agresti and Min 2005 (Stat Med 24:729): if no decision changed, those on other patients still might.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -20,7 +20,9 @@ from equipoise.measures.intervals import Estimate, combine_limits
 from equipoise.measures.measure_table import MEASURES, measure_of
 from equipoise.measures.moments import (
     BEFORE_AND_AFTER,
+    BLOCK_ELEMENTS,
     CHANGE_RATIOS,
+    DECISION_RATIOS,
     Clusters,
     Moments,
     SignedSum,
@@ -163,28 +165,55 @@ class PairedDecisions:
         return Estimate.each(self.change.signed({rate: 1.0}).limits(self.settings.level))
 
 
-def performance_error(
+def moments_by_step(
+    f: FloatArray,
+    y: IntArray,
+    codes: IntArray,
+    groups: int,
+    units: IntArray,
+    weight: FloatArray | None = None,
+    names: Sequence[str] = tuple(DECISION_RATIOS),
+    before: FloatArray | None = None,
+) -> Iterator[Moments]:
+    """The moments of several decisions f (steps, n) on the same rows, with the groups of each step in turn; for a few steps at a time.
+
+    With decisions `before` (n,), they are those of the changes (see `moments_of_change`). The other arguments are those of `moments_of`.
+    """
+    for part in np.array_split(f, -(-f.size // (BLOCK_ELEMENTS // 20))):
+        steps, step = len(part), np.repeat(np.arange(len(part)), len(y))
+        group, mass = np.tile(codes, steps), None if weight is None else np.tile(weight, steps)
+        place, people = np.where(group < 0, -1, group + groups * step), np.tile(units, steps) + (int(units.max(initial=0)) + 1) * step
+        label, decisions = np.tile(y, steps), part.ravel()
+        if before is None:
+            yield moments_of(decisions, label, place, groups * steps, people, mass, names)
+        else:
+            clusters = Clusters.of(place, groups * steps, people)
+            yield moments_of_change(np.tile(before, steps), decisions, label, clusters, mass, names)
+
+
+def performance_errors(
     name: str, f: FloatArray, y: IntArray, units: IntArray, weight: FloatArray | None = None, before: FloatArray | None = None
-) -> float:
-    """The standard error of the performance of decisions f over all rows, or of its change from that of the decisions `before`.
+) -> FloatArray:
+    """The standard errors (steps,) of the performance of decisions f (steps, n) over all rows, or of its changes from decisions `before`.
 
     - `name`: of a measure of performance at a threshold.
     - `y`, `units`: label and patient of each row.
     - `weight`: sample weights.
     """
-    everyone, mass = np.zeros(len(y), np.int64), np.ones(len(y)) if weight is None else weight
-    signs = {"jaccard": 1.0} if name == "f1" else estimated_rates(name, sums_at(y, mass, 2))
-    if before is None:
-        sums = moments_of(f, y, everyone, 1, units, weight, tuple(signs))
-        slope = 2 / (1 + float(sums["jaccard"].value[0])) ** 2 if name == "f1" else 1.0  # F1 is 2 J / (1 + J)
-        return slope * float(np.sqrt(sums.signed(signs).variance[0]))
-    clusters = Clusters.of(everyone, 1, units)
-    if name == "f1":
-        names = "jaccard_after", "jaccard_before"
-        both = moments_of_change(before, f, y, clusters, weight, names)
-        signs = {each: float(sign * 2 / (1 + both[each].value[0]) ** 2) for each, sign in zip(names, (1, -1), strict=True)}
-        return float(both.standard_error(signs)[0])
-    return float(moments_of_change(before, f, y, clusters, weight, tuple(signs)).standard_error(signs)[0])
+    f1 = name == "f1"  # 2 J / (1 + J), whose slope in J is 2 / (1 + J)^2
+    signs = {"jaccard": 1.0} if f1 else estimated_rates(name, sums_at(y, 1.0 if weight is None else weight, 2))
+    if f1 and before is not None:
+        signs = {"jaccard_after": 1.0, "jaccard_before": -1.0}
+    errors = []
+    for sums in moments_by_step(f, y, np.zeros(len(y), np.int64), 1, units, weight, tuple(signs), before):
+        slopes = np.stack([2 / (1 + sums[each].value) ** 2 if f1 else np.ones(len(sums.total)) for each in signs], axis=-1)
+        if before is None:
+            errors.append(slopes[:, 0] * np.sqrt(sums.signed(signs).variance))
+        else:
+            slopes = slopes * [*signs.values()]
+            variance = np.einsum("sk,skl,sl->s", slopes, sums.covariance([*signs]), slopes)
+            errors.append(np.sqrt(np.maximum(variance, 0.0)))
+    return np.concatenate(errors)
 
 
 def _ratio_change(both: Moments, name: str) -> SignedSum:

@@ -5,7 +5,7 @@ so that an observed 0 or 1 is not certain. The change from the original, whose d
 either value; it is 0 if no decision differs.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from equipoise import measures
 from equipoise.data import Attribute, BoolArray, FloatArray, IntArray, Rows
-from equipoise.measures import RATES, Cells, Clusters, Moments, SignedSum, estimated_rate, measure_of, normalise_weights
+from equipoise.measures import RATES, Cells, Moments, SignedSum, estimated_rate, measure_of, normalise_weights
 from equipoise.methods.goal import Goal
 
 
@@ -51,7 +51,7 @@ class StepEstimates:
     def original(self) -> SignedSum:
         """What the measure compares between groups, for the original's decisions on rows that its threshold was not fitted to."""
         coefficients = measure_of(self.goal.measure).coefficients
-        return self._sums((self.f if self.held is None else self.held)[0], coefficients).signed(coefficients)
+        return measures.moments_of((self.f if self.held is None else self.held)[0], *self._rows, tuple(coefficients)).signed(coefficients)
 
     @cached_property
     def values(self) -> FloatArray:
@@ -77,30 +77,33 @@ class StepEstimates:
         """The standard error of the gap of the group with the largest one, (steps,); NaN if the gap is."""
         gaps, coefficients = self.cells.gaps(self.goal.measure), measure_of(self.goal.measure).coefficients
         worst = np.where(np.isnan(gaps) | ~self.compared[1:], -1.0, np.abs(gaps)).argmax(-1)
-        variance = [self._sums(f, coefficients).gap(coefficients).variance[k] for f, k in zip(self.f, worst, strict=True)]
+        sums = (measures.moments_of(f, *self._rows, tuple(coefficients)) for f in self.f)
+        variance = [own.gap(coefficients).variance[k] for own, k in zip(sums, worst, strict=True)]
         return np.where(np.isnan(self.gap), np.nan, np.sqrt(variance))
 
     def performance_se(self, change: bool = False) -> FloatArray:
         """The standard error of the performance, or of its change from that of the original, (steps,)."""
-        name, before = self.goal.performance, self.f[0] if change else None
-        return np.array([measures.performance_error(name, f, self.y, self.units, self.weight, before) for f in self.f])
+        before = self.f[0] if change else None
+        return measures.performance_errors(self.goal.performance, self.f, self.y, self.units, self.weight, before)
 
     def rate_se(self, name: str, change: bool = False) -> FloatArray:
         """The standard errors of a rate of each group, or of its change from that of the original, (steps, groups)."""
         if change:
-            return np.stack([moved.standard_error({name: 1.0}) for moved in self._changes])
-        rate = {estimated_rate(name): 1.0}
-        return np.sqrt([self._sums(f, rate).signed(rate).variance for f in self.f])
+            errors = [moved.standard_error({name: 1.0}) for moved in self._changes]
+        else:
+            rate = {estimated_rate(name): 1.0}
+            errors = [np.sqrt(sums.signed(rate).variance) for sums in measures.moments_by_step(self.f, *self._rows, tuple(rate))]
+        return np.concatenate(errors).reshape(len(self.f), len(self.levels))
 
-    def _sums(self, f: FloatArray, ratios: Mapping[str, float]) -> Moments:
-        """The sums over patients of the decisions of one step (n,), for these ratios."""
-        return measures.moments_of(f, self.y, self.codes, len(self.levels), self.units, self.weight, tuple(ratios))
+    @property
+    def _rows(self) -> tuple[IntArray, IntArray, int, IntArray, FloatArray | None]:
+        """Labels, groups and their number, patients and weights of the rows."""
+        return self.y, self.codes, len(self.levels), self.units, self.weight
 
     @cached_property
     def _changes(self) -> list[Moments]:
         """The sums over patients of the decisions of the original that each step changes."""
-        clusters = Clusters.of(self.codes, len(self.levels), self.units)
-        return [measures.moments_of_change(self.f[0], f, self.y, clusters, self.weight, tuple(RATES)) for f in self.f]
+        return [*measures.moments_by_step(self.f, *self._rows, tuple(RATES), self.f[0])]
 
 
 def correct_optimism(whole: FloatArray, held: FloatArray, tuned: FloatArray, parts: int, at: Sequence[float], grows: bool) -> FloatArray:
