@@ -4,8 +4,9 @@
 
 A stable world is monitored in 50 periods, with the functions that `equipoise compare history.parquet` uses, for one gap (eod) at 95 %:
 half of the error is for the level of the gap (confidence sequence), half for its change. Both are counted over all periods. The naive chart
-tests every period at 95 %, as is usual; the limits "pooled" are for the rates of all periods pooled, without strata. Patients are
-new in each period, except where they return; then they are identified (`history.earlier`) or not.
+tests every period at 95 %, as is usual; the limits "pooled" are for the rates of all periods pooled, without strata; "ratio" are alarms of
+the ratio of both rates, of its level or change. Patients are new in each period, except where they return; then they are identified
+(`history.earlier`) or not.
 """
 
 import argparse
@@ -128,6 +129,9 @@ def monitored(
     strata = Strata.of(found, signs, products, shape=(2, repetitions))
     _, low, high = (each[:, 0] for each in confidence_sequence(strata.gaps(), ALPHA))
     evidence = change_evidence(strata, ALPHA).value[:, 0]
+    ratio = 1.0 if world.ppv else (world.rate + world.gap) / world.rate
+    _, ratio_low, ratio_high = (each[:, 0] for each in confidence_sequence(strata.gaps(), ALPHA, is_ratio=True))
+    of_ratio = change_evidence(strata, ALPHA, is_ratio=True).value[:, 0]
     outside = {"pooled": [], "naive": []}
     for own, so_far in zip(found, accumulate(found), strict=True):
         for name, sums in (("pooled", so_far), ("naive", own)):
@@ -139,6 +143,7 @@ def monitored(
         "change": first_period(evidence >= 1 / ALPHA),
         "level": first_period((low > world.gap) | (high < world.gap)),
         "shown": first_period((low > 0) | (high < 0)),
+        "ratio": first_period((ratio_low > ratio) | (ratio_high < ratio) | (of_ratio >= 1 / ALPHA)),
         **{name: first_period(np.array(missed)) for name, missed in outside.items()},
     }
 
@@ -171,7 +176,7 @@ def false_alarms() -> Iterator[dict[str, object]]:
             repetitions = DRIFTING_REPETITIONS if world.name in DRIFTING else 500 if world.again else repetitions
             found = monitored(world, sizes, 100 * k + len(name), repetitions=repetitions)
             either = (found["change"] >= 0) | (found["level"] >= 0)
-            shares = {what: float((found[what] >= 0).mean()) for what in ("change", "level", "pooled", "naive")}
+            shares = {what: float((found[what] >= 0).mean()) for what in ("change", "level", "pooled", "naive", "ratio")}
             yield {"world": world.name, "periods": PERIODS, "size": name, "reference": sizes[0], "group": sizes[1],
                    "repetitions": repetitions, **shares, "any": float(either.mean())}  # fmt: skip
 

@@ -25,12 +25,13 @@ def false_alarms() -> str:
             f"{row['level']:.1%}",
             f"{row['change']:.1%}",
             f"{row['any']:.1%}",
+            f"{row['ratio']:.1%}",
             f"{row['pooled']:.1%}",
             f"{row['naive']:.0%}",
         ]
         for row in found.to_dict("records")
     ]
-    header = ("stable world", "patients per period (reference, group)", "level", "change", "any alarm", "level, pooled", "tested every period")
+    header = ("stable world", "patients per period (reference, group)", "level", "change", "any alarm", "any of the ratio", "level, pooled", "tested every period")
     return table(header, lines)
 
 
