@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import sklearn
+from sklearn.base import clone
 from sklearn.compose import make_column_transformer
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, GroupKFold, ShuffleSplit, StratifiedGroupKFold, cross_val_predict
@@ -297,9 +298,20 @@ def test_frames_of_polars_and_of_a_pipeline_that_makes_frames():
         fair_classifier(LogisticRegression(), group="sex", method="group-thresholds"),
     ).set_output(transform="pandas")
     assert scaled.fit(X[["marker", "sex"]], Y)[-1].feature_names_in_.tolist() == ["marker", "sex"]
+    named = X.set_axis([f"a{k}" for k in range(len(X))])
+    frames = clone(plain).set_output(transform="pandas")
+    decided = clone(frames).fit(named, Y).predict(named[5:8])
+    assert decided.index.tolist() == ["a5", "a6", "a7"]
+    assert frames.fit(named, Y).predict_proba(named[:2]).columns.tolist() == ["ill", "well"]
+    assert frames.score(NEW, NEW_Y) == plain.score(NEW, NEW_Y)
+    assert isinstance(frames.set_output(transform="default").predict(NEW), np.ndarray)
+    with pytest.raises(BadInput, match="numpy"):
+        frames.set_output(transform="numpy")
     polars = pytest.importorskip("polars")
     rows, new = (polars.DataFrame(frame.to_dict("list")) for frame in (X, NEW))
     same = fair_classifier(MODEL, group="sex", method="group-thresholds").fit(rows, Y)
     np.testing.assert_array_equal(same.predict(new), plain.predict(NEW))
+    assert isinstance(same.set_output(transform="polars").predict(new), polars.Series)
+    assert same.predict_proba(new).columns == ["ill", "well"]
     blind = fair_classifier(LogisticRegression(), group="sex", method="bias-score").fit(rows.drop("ward"), Y)
     assert blind.predict(new.drop("ward")).shape == (1600,)

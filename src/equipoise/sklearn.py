@@ -1,5 +1,6 @@
 """A scikit-learn meta-estimator: `FairClassifier` fits an estimator, and then a decision rule on held-out rows."""
 
+import importlib
 import inspect
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,6 +39,7 @@ from equipoise.methods import DEFAULT_MEASURE, METHODS, Candidate, Outcome, debi
 PASSED_ON = ("method", "measure", "max_gap", "max_loss", "min_performance", "allow_worse", "max_rise", "threshold", "force")
 PREFIT = "prefit"
 AUTO = "auto"
+DECISION = "decision"  # the name of a series of decisions
 CROSSED = " & "  # between the parts of a group of several attributes
 PARTS = 20  # folds of which `repair_size` are the repair set
 NO_IDS = "which draws each decision from the id of the row: give X as a frame with an index of text, X.set_index('id')"
@@ -78,6 +80,9 @@ class FairClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # typ
     largest group unless given. Metadata are routed as scikit-learn does: after `set_config(enable_metadata_routing=True)`, a search gives
     groups to `fit` and `score` with `set_fit_request(sensitive_features=True).set_score_request(sensitive_features=True)` on this
     classifier, and further arguments of `fit` go to the estimator if it requests them.
+
+    Frames of pandas and polars are read by the names of their columns, and `set_output(transform="pandas")` gives decisions and
+    probabilities as frames, with the index of the rows.
 
     Fitted attributes: `estimator_`, `classes_`, `rule_`, `candidate_`, `seed_` (made from `random_state`), and `outcome_`, the outcome of
     the repair on cross-fitted decisions.
@@ -250,11 +255,11 @@ class FairClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # typ
         self.estimator_ = clone(self.estimator).fit(_safe_indexing(inputs, fitted), y[fitted], **given)
         return self._score(_safe_indexing(inputs, rows))
 
-    def predict(self, X: Rows, *, sensitive_features: Any = None) -> npt.NDArray[Any]:
+    def predict(self, X: Rows, *, sensitive_features: Any = None) -> Any:
         """The decision for each row by the rule; `sensitive_features` is needed only if the rule needs the group."""
         X = self._validated(X)
         if self.candidate_ is None:
-            return np.asarray(self.estimator_.predict(self._inputs(X)))
+            return self._as_asked(np.asarray(self.estimator_.predict(self._inputs(X))), X)
         rule = self.candidate_.rule
         groups = self._groups(X, sensitive_features)
         if groups is None and rule.needs_group:
@@ -269,7 +274,23 @@ class FairClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # typ
             raise BadInput(f"the rule is randomised, {NO_IDS}.")
         named = scores if ids is None else replace(scores, ids=ids)
         decided = rule.draw(named, self.seed_) if rule.randomised else rule.decide(scores)
-        return np.asarray(self.classes_[np.where(decided == 1, self._positive, self._other(X))])
+        return self._as_asked(np.asarray(self.classes_[np.where(decided == 1, self._positive, self._other(X))]), X)
+
+    def set_output(self, *, transform: str | None = None) -> Self:
+        """The classifier, whose decisions and probabilities are given as "pandas" (with the index of X), "polars" or "default", arrays."""
+        if transform is not None:
+            self._sklearn_output_config = {"transform": pick("output", transform, ("default", "pandas", "polars"))}  # which `clone` copies
+        return self
+
+    def _as_asked(self, values: npt.NDArray[Any], X: Rows) -> Any:
+        """Decisions (n,) or probabilities (n, classes) in the form that `set_output` names."""
+        form, index = getattr(self, "_sklearn_output_config", {}).get("transform", "default"), getattr(X, "index", None)
+        if form == "default":
+            return values
+        if form == "pandas":
+            return pd.Series(values, index, name=DECISION) if values.ndim == 1 else pd.DataFrame(values, index, columns=self.classes_)
+        polars: Any = importlib.import_module("polars")
+        return polars.Series(DECISION, values) if values.ndim == 1 else polars.DataFrame(values, schema=[str(c) for c in self.classes_])
 
     def score(self, X: Rows, y: Any, sample_weight: Any = None, *, sensitive_features: Any = None) -> float:
         """The accuracy of the decisions; `sensitive_features` is needed only if the rule needs the group."""
@@ -290,10 +311,10 @@ class FairClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # typ
         return 1 if self.pos_label is None else int(np.flatnonzero(self.classes_ == self.pos_label)[0])
 
     @available_if(_estimator_has("predict_proba"))  # type: ignore[untyped-decorator]
-    def predict_proba(self, X: Rows) -> FloatArray:
+    def predict_proba(self, X: Rows) -> Any:
         """The estimator's probabilities, to which the rule is applied; the repair does not change them."""
-        inputs = self._inputs(self._validated(X))
-        return np.asarray(self.estimator_.predict_proba(inputs))
+        X = self._validated(X)
+        return self._as_asked(np.asarray(self.estimator_.predict_proba(self._inputs(X))), X)
 
     @available_if(_estimator_has("decision_function"))  # type: ignore[untyped-decorator]
     def decision_function(self, X: Rows) -> FloatArray:
