@@ -94,3 +94,20 @@ def test_every_public_method_has_a_docstring(name):
 def test_the_import_is_light_silent_and_seeds_nothing():
     ran = subprocess.run([sys.executable, "-W", "error", "-c", IMPORT], capture_output=True, text=True, check=False, timeout=120)
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "[] True\n", "")
+
+
+OTHER_PROGRAMS = re.compile(
+    r"--(help|nproc-per-node|nnodes|rdzv-.*|nodes|ntasks-per-node|gpus-per-node|cpus-per-task|strict|few-patients|(no-)?flag)"
+)
+
+
+def test_pages_name_only_flags_that_there_are():
+    """Settings that lost their flag are named as settings: torchrun, Slurm and the exercises have flags of their own."""
+    known, root = set().union(*options(command_line()).values()), LIST.parents[1]
+    unknown = {
+        (path.relative_to(root).as_posix(), flag)
+        for path in (*root.joinpath("docs").rglob("*.md"), root / "README.md", root / "CHANGELOG.md")
+        for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]+", path.read_text(encoding="utf-8"))
+        if flag not in known and not OTHER_PROGRAMS.fullmatch(flag)
+    }
+    assert unknown == set()

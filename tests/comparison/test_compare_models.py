@@ -219,3 +219,27 @@ def test_misuse_raises_an_error_with_the_cause(parts, model):
         eq.compare({"original": model}, parts.test)
     with pytest.raises(eq.BadInput, match="str"):
         eq.compare({"original": model, "repaired": "net.pt"}, parts.test)
+
+
+def test_a_repair_has_the_change_of_every_gap_too():
+    repair, test = _scores(0).hold_out(0.5)
+    both = eq.compare({"original": 0.5, "repaired": eq.debias(repair, method="group-thresholds", threshold=0.5)}, test)
+    gaps, found = both.changes.gaps.set_index("measure").loc[both.goal.measure], both.found
+    assert (gaps["first"], gaps["second"]) == pytest.approx((found.gap_before.value, found.gap_after.value))
+    assert (gaps["value"], gaps["low"], gaps["high"]) == pytest.approx(
+        (found.gap_change.value, found.gap_change.low, found.gap_change.high)
+    )
+    assert both.changes.affected["repaired"][0].counts == found.affected[0].counts
+
+
+def test_scores_without_a_goal_have_no_outcome_and_options_are_those_of_what_is_compared():
+    first, second = _scores(0, id=TEXT), _scores(1, id=TEXT)
+    both = eq.compare({"a": first, "b": replace(second, y=first.y, attributes=first.attributes)})
+    for ask in (lambda: both.outcome, lambda: both.options, lambda: both.save("folder")):
+        with pytest.raises(eq.BadInput, match=r"changes|served"):
+            ask()
+    for options in ({"valid": first}, {"common_groups": True}, {"seed": 1}):
+        with pytest.raises(eq.BadInput, match=facts("scores", *options)):
+            eq.compare({"a": first, "b": second}, **options)
+    with pytest.raises(eq.BadInput, match=facts("audits", "threshold")):
+        eq.compare({"a": eq.audit(first, threshold=0.5), "b": eq.audit(second, threshold=0.5)}, threshold=0.5)
