@@ -44,9 +44,6 @@ NUMBER = re.compile(r"(?<![\w.])[-+\u2212]?\d[\d,]*\.?\d*(?:e[-+]?\d+)?(?![\w])"
 STEADY = re.compile(
     r"^(py-)?(audit|compare-|history|report-audit|study-list|data|split|scan|load)(?!.*(network|images|onnx|findings|estimator|probe))"
 )
-BEFORE_LIMITS = (
-    "2dc08ec19480"  # repairs recorded there are from before goals protect groups: only their exit codes count, until recorded again
-)
 UNSTEADY = re.compile(r"simultaneous_|calibration_error_expected|by_threshold")
 
 
@@ -206,7 +203,7 @@ def differences(name: str, found: dict[str, Any]) -> list[str]:
     kept = json.loads((KEPT / f"{name}.json").read_text())
     values = flat(found)
     steady = STEADY.search(name)
-    here = kept["machine"] == machine() and not (kept["machine"].startswith(BEFORE_LIMITS) and not steady)
+    here = kept["machine"] == machine()
     if not (here or steady):
         values = {place: value for place, value in values.items() if place == "/code"}
         return [f"/code: {kept['values'][0]} -> {values['/code']}"] if values and values["/code"] != kept["values"][0] else []
