@@ -121,7 +121,7 @@ def coverage_formula() -> str:
 
 def coverage_summaries() -> str:
     """The coverage of ratios, ranges, worst groups and differences in measures of scores: the lowest and the highest of each kind."""
-    found = rows("coverage/summaries.csv").fillna({"group": ""})
+    found = rows("coverage/summaries.csv")
     found = found[found["samples"] >= found["samples"].max() / 2]  # the rest are a selection
     scores = ("auroc", "brier", "calibration")
     kind = found["measure"].str.rpartition("_")[2].where(~found["measure"].str.endswith("min_ratio"), "min_ratio")
