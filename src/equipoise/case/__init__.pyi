@@ -9,6 +9,9 @@ from .case import bundles_in as bundles_in
 from .case import case_schema as case_schema
 from .case import is_bundle as is_bundle
 from .case import read_case_file as read_case_file
+from .centres import Centres as Centres
+from .centres import across_centres as across_centres
+from .centres import check_centres as check_centres
 from .folder import check_folder as check_folder
 from .proposal import ASKED as ASKED
 from .proposal import GIVEN as GIVEN

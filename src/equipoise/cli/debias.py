@@ -14,8 +14,8 @@ from equipoise import case as cases
 from equipoise import measures, report
 from equipoise.cli import console
 from equipoise.cli.console import FailIfOption, JsonOption, PdfOption, out, say
-from equipoise.cli.options import CaseArgument, takes_case
-from equipoise.disk import folders
+from equipoise.cli.options import takes_case
+from equipoise.disk import folders, write_text
 from equipoise.errors import BadInput, collecting, raise_all
 
 if TYPE_CHECKING:
@@ -29,7 +29,14 @@ FOR_THE_COMMITTEE = ("report.html", "card.md and card.xml")  # the run fails wit
 @takes_case(cases.Case, "data", "images", "model", "goal", "repair", unread=("audit", "history"))
 def debias_command(
     ctx: typer.Context,
-    file: CaseArgument,
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="{file}",
+            help="CSV or Parquet file with one row per sample, a case file (.toml), or the folder of a repair; several case files: one "
+            "repair per centre, and one page that compares them.",
+        ),
+    ],
     *,
     case: Callable[[Path], cases.Case],
     folder: Annotated[
@@ -63,9 +70,17 @@ def debias_command(
     [bold]Scores only:[/bold] equipoise debias scores.csv --score p --label pneumonia --group sex --reference M --patient patient_id
     --threshold 0.5 --out rule/
 
+    [bold]Several centres:[/bold] equipoise debias north.toml south.toml --out repaired/: a repair for each, compared at all of them.
+
     [bold]Multi-label:[/bold] --label Effusion --label Mass ...: one repair of a network with one output per label, one folder per label.
     """
     problems = console.place_problems({"--pdf": pdf}, folder=folder)
+    if len(files) > 1:
+        given = {"--pdf": pdf, "--choose": choose, "--dry-run": dry_run, "--fail-if": fail_if}
+        problems += [f"{option} is for one case; {len(files)} were given. Omit it." for option, value in given.items() if value]
+        _several_centres(ctx, files, case, folder, problems, overwrite=overwrite, verbose=verbose, as_json=as_json)
+        return
+    (file,) = files
     conditions = console.parse_conditions(fail_if, problems)
     with collecting(problems):
         console.failures_of(conditions, measures.outcome_facts({}))  # do they name outcomes?
@@ -92,8 +107,8 @@ def debias_command(
     if not saved:  # in a process other than the first, which writes and prints
         return
     if as_json:
-        files = {name: (list(written.files), written.failures) for name, written in saved.items()}
-        print(_result_json(folder, files, rows_left_out=prepared.left_out))
+        written_files = {name: (list(written.files), written.failures) for name, written in saved.items()}
+        print(_result_json(folder, written_files, rows_left_out=prepared.left_out))
     else:
         several = len(saved) > 1
         for name, comparison in repaired.comparisons.items():
@@ -117,6 +132,53 @@ def debias_command(
         if not as_json:
             say(f"PDF: {pdf}")
     _fail(conditions, {label: str(comparison.outcome) for label, comparison in repaired.comparisons.items()})
+
+
+def _several_centres(
+    ctx: typer.Context,
+    files: Sequence[Path],
+    case: Callable[[Path], cases.Case],
+    folder: Path,
+    problems: list[str],
+    *,
+    overwrite: bool,
+    verbose: bool,
+    as_json: bool,
+) -> None:
+    """Repairs for each centre, in a folder of its name, and compares the repairs on the held-out patients of every centre."""
+    asked, prepared, repaired, saved = dict[str, cases.Case](), dict[str, Any](), dict[str, Any](), dict[str, Any]()
+    for path in files:
+        if path.stem in asked:
+            problems.append(f"two cases are named {path.stem}. The name of a centre is that of its file: rename one.")
+        with collecting(problems):
+            asked[path.stem] = case(path)
+            problems += _more_problems(asked[path.stem], folder / path.stem, None, overwrite, dry_run=False)
+    raise_all(problems)
+    with console.notes():
+        for name, own in asked.items():
+            prepared[name] = cases.prepare_repair(own, arguments=console.typed(ctx), bars=console.bar, running=console.say_code)
+        cases.check_centres(prepared)
+        for name, own_prepared in prepared.items():
+            repaired[name] = own_prepared.repair(bars=console.bar)
+            saved[name] = repaired[name].save(folder / name, overwrite=overwrite, bars=console.bar)
+        centres = cases.across_centres(prepared, repaired)
+    changes = {label: {name: own.changes for name, own in by_centre.items()} for label, by_centre in centres.comparisons.items()}
+    page = folder / "centres.html"
+    write_text(page, report.page_of(report.centres_document(changes, centres.measures, centres.failures)))
+    if as_json:
+        found = {label: {name: own.to_dict() for name, own in by_centre.items()} for label, by_centre in changes.items()}
+        print(console.to_json({"out": str(folder), "centres": list(asked), "changes": found, "failures": dict(centres.failures)}))
+        return
+    for name, own_repaired in repaired.items():
+        say(f"\n{name}", "bold underline")
+        for label, comparison in own_repaired.comparisons.items():
+            _print_result(comparison, saved[name][label], prepared[name].notes, verbose, asked[name].report.words)
+    for label, by_centre in changes.items():
+        say("\nAll centres" if len(changes) == 1 else f"\nAll centres, {label}", "bold underline")
+        out.print(report.in_terminal(report.centres_parts("", by_centre, centres.measures[label])), soft_wrap=False)
+    for what, why in centres.failures.items():
+        say(f"not compared: {what}: {why}", "yellow", console.err)
+    say(f"All centres: {page}")
 
 
 def _fail(conditions: Sequence[Condition], outcomes: Mapping[str, str]) -> None:

@@ -1,4 +1,6 @@
 from .audits import audit_parts as audit_parts
+from .changes import centres_document as centres_document
+from .changes import centres_parts as centres_parts
 from .changes import changes_screen as changes_screen
 from .changes import monitoring_screen as monitoring_screen
 from .document import Column as Column

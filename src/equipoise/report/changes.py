@@ -1,6 +1,7 @@
 """Comparisons of scores or audits, and gaps over time: their sentences and their sections."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from equipoise.data import FloatArray
 from equipoise.measures import FEW_PATIENTS, SUMMARIES, Estimate, Monitoring
 from equipoise.report import document as doc
 from equipoise.report.audits import WIDE, between, both_or_group
-from equipoise.report.document import Called, Cell, Column, Fixed, Part, Section, Table, Text, Words, table
+from equipoise.report.document import Called, Cell, Column, Fixed, Items, Part, Section, Table, Text, Words, table
 from equipoise.report.panels import Axes, Panel, steps_within
 from equipoise.report.text import Span, amount, count, how_many, number, p_value_words, percent, plural, sentence, short, short_name, span
 from equipoise.report.wording.names import PERFORMANCE_WORDS, RATE_WORDS, GroupNames, distinct, gap_words, group_words, summary_kind
@@ -22,6 +23,7 @@ SCREEN_CHANGES = 12  # on one screen
 MOST_UNWATCHED = 5  # gaps in a sentence
 LEAST_HEIGHT = 0.05  # of a chart, on each side of zero
 MOST_TICKS, MOST_DOTS = 3, 60  # periods with a label, and with a dot
+LEAST_FALL = 0.005  # of a difference: by less, it is the same
 SPARKS = "▁▂▃▄▅▆▇█"
 
 
@@ -215,6 +217,86 @@ def changes_screen(changes: Changes, verbose: bool = False) -> list[Part]:
     note = f"*: the change is clear of 0 after adjustment for {plural(changes.comparisons, 'comparison')} (Holm).{few}{more}{assumed}"
     below = [part for anchor in ("gaps", "rates", "summaries", "performance") if sections[anchor] for part in (Text(""), *sections[anchor])]
     return [Text((*doc.joined(sizes), ".")), *sections["verdict"], *below, Text(""), Text(note, "notes")]
+
+
+# One classifier at several centres
+
+
+def centres_parts(label: str, by_centre: Mapping[str, Changes], measure: str) -> list[Part]:
+    """What the repair of each centre leaves at every centre, on its held-out patients: the answer, and a table."""
+    rows, after, every = list[Any](), dict[str, list[tuple[float, float]]](), list[str]()
+    for centre, changes in by_centre.items():
+        gaps = changes.gaps[(changes.gaps["measure"] == measure) & ~changes.gaps["attribute"].isin(changes.intersections)]
+        performance = changes.performance.drop_duplicates("compared").set_index("compared")
+        every += [name for name in changes.others if name not in every]
+        for name, own in gaps.groupby("compared", sort=False):
+            sizes = float(own["first"].abs().max()), float(own["second"].abs().max())
+            after.setdefault(str(name), []).append(sizes)
+            for row in own.itertuples():
+                change = Estimate(row.value, row.low, row.high, clear=bool(row.clear), few=bool(row.few))
+                lost = performance.loc[name] if name in performance.index else None
+                rows.append(
+                    (
+                        (Span(centre),),
+                        (Span(str(name)),),
+                        between(row, short_name),
+                        amount(row.first, "points"),
+                        amount(row.second, "points"),
+                        Cell(value=change, kind="points", style="shown" if change.clear else ""),
+                        "" if lost is None else amount(lost["value"], "points"),
+                    )
+                )
+    falls = {name: sum(second < first - LEAST_FALL for first, second in sizes) for name, sizes in after.items()}
+    rises = {name: sum(second > first + LEAST_FALL for first, second in sizes) for name, sizes in after.items()}
+    count, of = len(by_centre), f" in {gap_words(measure)}{f' ({short_name(label)})' if label else ''}"
+    serves = [name for name in every if len(after.get(name, [])) == count and not rises[name] and falls[name]]
+    if serves:
+        best = max(serves, key=lambda name: falls[name])
+        answer = (
+            f"One repair may serve all: the {best} reduces the difference{of} at {falls[best]} of {count} centres and increases it at none."
+        )
+    else:
+        answer = f"No repair serves all {count} centres: none reduces the difference{of} at one of them without increasing it at another."
+    each = [
+        (Span(name), f": reduces the difference at {falls[name]} of {len(sizes)} centres, increases it at {rises[name]}")
+        for name, sizes in after.items()
+    ]
+    level = percent(next(iter(by_centre.values())).level)
+    caption = f"Difference{of} on held-out patients, in percentage points, with {level} intervals of the change; change in performance"
+    texts = [Column(head, style="text") for head in ("Centre", "Decided by", "Between")]
+    heads = [*texts, "Original", "After", "Change", "Performance"]
+    return [Text(answer, "lead outcome"), Items(each), table(caption, heads, rows, style="stack")]
+
+
+def centres_document(
+    by_label: Mapping[str, Mapping[str, Changes]], measures: Mapping[str, str], failures: Mapping[str, str]
+) -> doc.Document:
+    """The page of several centres: what each repair leaves at every centre, then all changes at each."""
+    first = next(changes for own in by_label.values() for changes in own.values())
+    several, called = len(by_label) > 1, GroupNames({})
+    answers: list[Part] = []
+    sections: list[Section] = []
+    for row, (label, by_centre) in enumerate(by_label.items()):
+        answers += [Text((Span(label),), "heading")] if several else []
+        answers += centres_parts(label if several else "", by_centre, measures[label])
+        for at, (centre, changes) in enumerate(by_centre.items()):
+            gaps = changes.gaps[changes.gaps["measure"].isin(distinct(changes.gaps["measure"].unique()))]
+            parts: list[Part] = [*map(Text, differ_words(changes)), change_table(changes, gaps, called.full)]
+            parts += [change_table(changes, changes.rates, called.full), change_performance(changes)]
+            sections.append(Section(f"centre-{row}-{at}", f"{f'{label}, ' if several else ''}{centre}", "", parts))
+    answers += [Items([(Span(what), f": {why}") for what, why in failures.items()], lead="Not compared:")] if failures else []
+    sizes = {name: words for own in by_label.values() for centre, changes in own.items() for name, words in _centre_size(centre, changes)}
+    sections = [Section("verdict", "The answer", "", answers), *sections, Section("method", "Method and limits", "", [Fixed("about")])]
+    centres = list(dict.fromkeys(centre for own in by_label.values() for centre in own))
+    decisions = dict.fromkeys(sizes, first.decisions[first.first])
+    values = {"found": replace(first, decisions=decisions), "sizes": sizes}
+    return doc.Document(
+        "changes.html", "comparison", f"Repairs of {', '.join(centres)}", sections, values, called.full, few_changes_words(first)
+    )
+
+
+def _centre_size(centre: str, changes: Changes) -> list[tuple[str, str]]:
+    return [(centre, how_many(*changes.sizes[changes.first]))]
 
 
 # Gaps over time
