@@ -224,7 +224,7 @@ def changes_screen(changes: Changes, verbose: bool = False) -> list[Part]:
 
 def centres_parts(label: str, by_centre: Mapping[str, Changes], measure: str) -> list[Part]:
     """What the repair of each centre leaves at every centre, on its held-out patients: the answer, and a table."""
-    rows, after, every = list[Any](), dict[str, list[tuple[float, float]]](), list[str]()
+    rows, after, every, clear = list[Any](), dict[str, list[tuple[float, float]]](), list[str](), 0
     for centre, changes in by_centre.items():
         gaps = changes.gaps[(changes.gaps["measure"] == measure) & ~changes.gaps["attribute"].isin(changes.intersections)]
         performance = changes.performance.drop_duplicates("compared").set_index("compared")
@@ -234,6 +234,7 @@ def centres_parts(label: str, by_centre: Mapping[str, Changes], measure: str) ->
             after.setdefault(str(name), []).append(sizes)
             for row in own.itertuples():
                 change = Estimate(row.value, row.low, row.high, clear=bool(row.clear), few=bool(row.few))
+                clear += change.clear
                 lost = performance.loc[name] if name in performance.index else None
                 rows.append(
                     (
@@ -257,10 +258,13 @@ def centres_parts(label: str, by_centre: Mapping[str, Changes], measure: str) ->
         )
     else:
         answer = f"No repair serves all {count} centres: none reduces the difference{of} at one of them without increasing it at another."
-    each = [
+    each: list[Words] = [
         (Span(name), f": reduces the difference at {falls[name]} of {len(sizes)} centres, increases it at {rises[name]}")
         for name, sizes in after.items()
     ]
+    each.append(
+        f"{clear} of these {plural(len(rows), 'change')} {'is' if clear == 1 else 'are'} clear of zero after adjustment at its centre"
+    )
     level = percent(next(iter(by_centre.values())).level)
     caption = f"Difference{of} on held-out patients, in percentage points, with {level} intervals of the change; change in performance"
     texts = [Column(head, style="text") for head in ("Centre", "Decided by", "Between")]
