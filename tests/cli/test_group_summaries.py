@@ -44,6 +44,14 @@ def test_terminal_json_and_page_hold_what_python_computes(tmp_path: Path):
         assert shown.replace("-", "\N{MINUS SIGN}") in page, row
 
 
+def test_without_a_gap_the_page_does_not_claim_that_data_were_insufficient(tmp_path: Path):
+    code, _, err = ran("audit", table(tmp_path), *ROLES, *asked(("tpr_worst",)), "--report", tmp_path / "audit.html")
+    assert code == 0, err
+    page = (tmp_path / "audit.html").read_text()
+    assert "other measures were asked for" in page
+    assert "Insufficient data: no difference" not in page
+
+
 def test_a_case_file_a_condition_and_a_comparison_take_them(tmp_path: Path):
     first, second = table(tmp_path), table(tmp_path, seed=1)
     for path in (first, second):

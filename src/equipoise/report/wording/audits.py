@@ -172,6 +172,8 @@ def answer(audit: LabelAudit, names: Mapping[str, str] | None = None, *, brief: 
         rest = f"; and {more} more such difference{'s' if more > 1 else ''}" if more else ""
         return "harm", f"Worse off: {'; '.join(named)}{rest}."
     largest = largest_gap_row(audit)
+    if largest is None and not len(audit.gaps):
+        return "unclear", "No difference from the reference is tested: other measures were asked for."
     if largest is None:
         return "unclear", "Insufficient data: no difference between groups could be estimated from these patients."
     if largest["clear"]:
