@@ -20,8 +20,6 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping
-from email.message import EmailMessage
-from email.policy import SMTP
 from html import escape, unescape
 from pathlib import Path
 from typing import Any, NoReturn
@@ -129,10 +127,12 @@ def print_page(html: str, path: Path) -> Path:
 
 def _archive(html: str) -> bytes:
     """The page as a web archive of one part."""
-    page = EmailMessage(policy=SMTP)
+    from email import message, policy  # late: only a PDF needs them, and they take 80 ms
+
+    page = message.EmailMessage(policy=policy.SMTP)
     page.set_content(html, subtype="html", cte="base64")
     page["Content-Location"] = "https://page.invalid/"
-    archive = EmailMessage(policy=SMTP)
+    archive = message.EmailMessage(policy=policy.SMTP)
     archive["MIME-Version"] = "1.0"
     archive.make_related()
     archive.attach(page)
