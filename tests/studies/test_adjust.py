@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from equipoise.errors import BadInput
-from equipoise.studies import make_plan, read_plan, with_options, with_weights
+from equipoise.studies import make_plan, read_plan, with_initial_weights, with_options
 from support.facts import facts
 
 
@@ -20,9 +20,9 @@ def test_options_are_set_for_the_sources_that_have_them() -> None:
 
 def test_weights_by_backbone(tmp_path: Path) -> None:
     (tmp_path / "w.pth").write_bytes(b"w")
-    plan = with_weights(read_plan("nih"), [f"vgg-16={tmp_path / 'w.pth'}"])
+    plan = with_initial_weights(read_plan("nih"), [f"vgg-16={tmp_path / 'w.pth'}"])
     assert plan.network("nih-any-vgg-16").pretrained == str(tmp_path / "w.pth")
     assert plan.network("nih-any-resnet-18").pretrained == ""
     with pytest.raises(BadInput) as caught:
-        with_weights(read_plan("nih"), ["densenet-121=none.pth", "vgg=w.pth"])
+        with_initial_weights(read_plan("nih"), ["densenet-121=none.pth", "vgg=w.pth"])
     assert len(caught.value.problems) == 4

@@ -23,8 +23,8 @@ from equipoise.studies import (
     read_rows,
     read_timings,
     run_study,
+    with_initial_weights,
     with_options,
-    with_weights,
 )
 from equipoise.studies.networks import Network
 from equipoise.studies.plan import StudyData, tasks_of
@@ -118,7 +118,7 @@ def test_unavailable_weights_stop_the_study_before_it_starts(xrays: Path, tmp_pa
 
 
 def test_no_pretrained_starts_every_network_from_random_weights() -> None:
-    plan = with_weights(read_plan("paper-mimic-cxr"), None)
+    plan = with_initial_weights(read_plan("paper-mimic-cxr"), None)
     assert {plan.network(d.name).pretrained for d in plan.data} == {""}
 
 

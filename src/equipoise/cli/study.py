@@ -111,7 +111,7 @@ def study_run(
         allow_outside=allow_outside or None,
         mimic_iv=None if mimic_iv is None else str(mimic_iv.absolute()),
     )
-    plan = studies.with_weights(plan, None if no_pretrained else pretrained or [])
+    plan = studies.with_initial_weights(plan, None if no_pretrained else pretrained or [])
 
     def show(event: Event) -> None:
         left = "" if event.left is None else f"about {report.duration(event.left)} left"

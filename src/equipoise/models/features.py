@@ -428,8 +428,8 @@ class BiasScore(nn.Module):
         self.labels = heads.labels
         like = next((p for p in network.parameters()), torch.empty(0))
         # Two classes: the label's logit is the difference of the two rows, so that one output is enough.
-        self.task = _linear(np.diff(heads.task.weight, axis=0), np.diff(heads.task.bias), like)
-        self.groups = nn.ModuleList(_linear(probe.weight, probe.bias, like) for probe in heads.groups)
+        self.task = _linear_layer(np.diff(heads.task.weight, axis=0), np.diff(heads.task.bias), like)
+        self.groups = nn.ModuleList(_linear_layer(probe.weight, probe.bias, like) for probe in heads.groups)
         self.register_buffer("cost", torch.from_numpy(cost).to(like))  # (rates, groups)
         self.register_buffer("centre", torch.tensor(heads.centre).to(like))
         self.register_buffer("slope", torch.tensor(SCORE_SLOPE).to(like))
@@ -495,7 +495,7 @@ class BiasScore(nn.Module):
         return list(score.as_scores(torch.cat(batches, dim=1), first.output).numpy())
 
 
-def _linear(weight: FloatArray, bias: FloatArray, like: Tensor) -> nn.Linear:
+def _linear_layer(weight: FloatArray, bias: FloatArray, like: Tensor) -> nn.Linear:
     # skip_init draws no random numbers.
     layer: nn.Linear = nn.utils.skip_init(nn.Linear, weight.shape[1], weight.shape[0], device=like.device, dtype=like.dtype)
     with torch.no_grad():

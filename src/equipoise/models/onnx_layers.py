@@ -126,7 +126,7 @@ def rebuild(file: OnnxNetwork) -> RebuiltNetwork:
             readers.setdefault(name, []).append(node)
     skipped: dict[str, str] = {}  # outputs of additions that became the bias of a layer, and what they are equal to
     for number, node in enumerate(model.graph.node):
-        given = {attribute.name: _attribute(onnx.helper.get_attribute_value(attribute), numpy_helper) for attribute in node.attribute}
+        given = {attribute.name: _attribute_value(onnx.helper.get_attribute_value(attribute), numpy_helper) for attribute in node.attribute}
         if node.op_type == "Constant" and not node.domain:
             constants[node.output[0]] = np.asarray(next(iter(given.values())))
             continue
@@ -173,7 +173,7 @@ class _Unknown(Exception):
     """A form of an operator that is not supported; the text says which."""
 
 
-def _attribute(value: Any, numpy_helper: Any) -> Any:
+def _attribute_value(value: Any, numpy_helper: Any) -> Any:
     if isinstance(value, bytes):
         return value.decode()
     return numpy_helper.to_array(value) if hasattr(value, "dims") and hasattr(value, "data_type") else value
@@ -193,27 +193,27 @@ def _convolution(given: Attributes, constant: Constant) -> nn.Module:
     given["kernel_shape"] = weight.shape[2:]
     padding = tuple(before) if before == after and not _same_size(given) else 0
     layer = kind(weight.shape[1] * groups, weight.shape[0], weight.shape[2:], padding=padding, bias=bias is not None, **how)
-    return _filled(layer, weight, bias)
+    return _with_parameters(layer, weight, bias)
 
 
-def _linear(given: Attributes, constant: Constant) -> nn.Module | None:
+def _gemm(given: Attributes, constant: Constant) -> nn.Module | None:
     weight, bias = constant(1), constant(2)
     if weight is None or given.get("transA") or weight.ndim != 2:
         return None
     weight = (weight if given.get("transB") else weight.T) * np.float32(given.get("alpha", 1.0))
     if bias is not None:
         bias = np.broadcast_to(bias.reshape(-1), weight.shape[:1]) * np.float32(given.get("beta", 1.0))
-    return _filled(nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None), weight, bias)
+    return _with_parameters(nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None), weight, bias)
 
 
 def _product(_given: Attributes, constant: Constant) -> nn.Module | None:
     weight = constant(1)
     if weight is None or weight.ndim != 2:
         return None
-    return _filled(nn.Linear(weight.shape[0], weight.shape[1], bias=False), weight.T, None)
+    return _with_parameters(nn.Linear(weight.shape[0], weight.shape[1], bias=False), weight.T, None)
 
 
-def _batch_norm(given: Attributes, constant: Constant) -> nn.Module:
+def _batch_normalization(given: Attributes, constant: Constant) -> nn.Module:
     scale, shift, mean, variance = (constant(at) for at in range(1, 5))
     if scale is None or shift is None or mean is None or variance is None or given["outputs"] > 1 or given.get("training_mode"):
         raise _Unknown("in training mode, or without constant weights")
@@ -221,7 +221,7 @@ def _batch_norm(given: Attributes, constant: Constant) -> nn.Module:
     with torch.no_grad():
         cast(Tensor, layer.running_mean).copy_(torch.tensor(mean))
         cast(Tensor, layer.running_var).copy_(torch.tensor(variance))
-    return _filled(layer, scale, shift)
+    return _with_parameters(layer, scale, shift)
 
 
 def _layer_norm(given: Attributes, constant: Constant) -> nn.Module:
@@ -229,10 +229,10 @@ def _layer_norm(given: Attributes, constant: Constant) -> nn.Module:
     if scale is None or (given.get("axis", -1) not in (-1, -scale.ndim)) or given["outputs"] > 1:
         raise _Unknown("without a constant scale of the last axes")
     layer = nn.LayerNorm(scale.shape, eps=given.get("epsilon", 1e-5), bias=shift is not None)
-    return _filled(layer, scale, shift)
+    return _with_parameters(layer, scale, shift)
 
 
-def _filled(layer: Any, weight: "np.ndarray[Any, Any]", bias: "np.ndarray[Any, Any] | None") -> nn.Module:
+def _with_parameters(layer: Any, weight: "np.ndarray[Any, Any]", bias: "np.ndarray[Any, Any] | None") -> nn.Module:
     with torch.no_grad():
         layer.weight.copy_(torch.from_numpy(np.array(weight, np.float32)))
         if bias is not None:
@@ -253,9 +253,9 @@ def _take_bias(layer: Any, node: Any, readers: Mapping[str, list[Any]], constant
 
 LAYERS: dict[str, Callable[[Attributes, Constant], nn.Module | None]] = {
     "Conv": _convolution,
-    "Gemm": _linear,
+    "Gemm": _gemm,
     "MatMul": _product,
-    "BatchNormalization": _batch_norm,
+    "BatchNormalization": _batch_normalization,
     "LayerNormalization": _layer_norm,
 }
 
@@ -327,7 +327,7 @@ def _same(x: Any, *_rest: object) -> Any:
     return x
 
 
-def _tensor(value: Any, like: Tensor) -> Any:
+def _integers_like(value: Any, like: Tensor) -> Any:
     """Integers as a tensor on the device of another."""
     return torch.as_tensor(value.tolist(), device=like.device) if isinstance(value, np.ndarray) else value
 
@@ -338,7 +338,7 @@ def _each(on_tensors: Function, on_integers: Function | None = None) -> Callable
     def call(*values: Any) -> Any:
         like = next((value for value in values if isinstance(value, Tensor)), None)
         if like is not None:
-            return on_tensors(*(_tensor(value, like) for value in values))
+            return on_tensors(*(_integers_like(value, like) for value in values))
         if on_integers is None:
             return on_tensors(*(torch.as_tensor(value.tolist()) for value in values))
         return on_integers(*values)
@@ -455,7 +455,7 @@ def _concat(given: Attributes, _constant: Constant) -> Function:
         like = next((value for value in values if isinstance(value, Tensor)), None)
         if like is None:
             return np.concatenate(values, given["axis"])
-        return torch.cat([_tensor(value, like) for value in values], given["axis"])
+        return torch.cat([_integers_like(value, like) for value in values], given["axis"])
 
     return call
 
@@ -482,7 +482,7 @@ def _gather(given: Attributes, _constant: Constant) -> Function:
             return np.asarray(np.take(x, np.asarray(index, np.int64), axis), object)
         if isinstance(index, np.ndarray) and index.ndim == 0:
             return x.select(axis, int(index))
-        where = _tensor(index, x)
+        where = _integers_like(index, x)
         where = torch.where(where < 0, where + x.shape[axis], where)
         return x.index_select(axis, where.reshape(-1)).reshape(*x.shape[:axis], *where.shape, *x.shape[axis:][1:])
 
@@ -600,9 +600,9 @@ FUNCTIONS: dict[str, Callable[[Attributes, Constant], Function]] = {
     "Log": _each(torch.log),
     "LogSoftmax": _softmax(torch.log_softmax),
     "MatMul": _each(torch.matmul),
-    "Max": _each(lambda first, *rest: _folded(torch.maximum, first, rest)),
+    "Max": _each(lambda first, *rest: _chained(torch.maximum, first, rest)),
     "MaxPool": _max_pool,
-    "Min": _each(lambda first, *rest: _folded(torch.minimum, first, rest)),
+    "Min": _each(lambda first, *rest: _chained(torch.minimum, first, rest)),
     "Mish": _simple(F.mish),
     "Mod": _each(torch.remainder, np.mod),
     "Mul": _each(torch.mul, np.multiply),
@@ -633,7 +633,7 @@ FUNCTIONS: dict[str, Callable[[Attributes, Constant], Function]] = {
     "Sqrt": _each(torch.sqrt),
     "Squeeze": _squeeze,
     "Sub": _each(torch.sub, np.subtract),
-    "Sum": _each(lambda first, *rest: _folded(torch.add, first, rest)),
+    "Sum": _each(lambda first, *rest: _chained(torch.add, first, rest)),
     "Tanh": _simple(torch.tanh),
     "Tile": _simple(lambda x, repeats: x.repeat(list(repeats))),
     "Transpose": lambda given, _constant: lambda x: x.permute(given.get("perm", list(range(x.ndim))[::-1])),
@@ -642,7 +642,7 @@ FUNCTIONS: dict[str, Callable[[Attributes, Constant], Function]] = {
 }
 
 
-def _folded(function: Function, first: Any, rest: Sequence[Any]) -> Any:
+def _chained(function: Function, first: Any, rest: Sequence[Any]) -> Any:
     for value in rest:
         first = function(first, value)
     return first

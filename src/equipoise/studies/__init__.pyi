@@ -8,8 +8,8 @@ from .plan import StudyPlan as StudyPlan
 from .plan import make_plan as make_plan
 from .plan import narrow as narrow
 from .plan import read_plan as read_plan
+from .plan import with_initial_weights as with_initial_weights
 from .plan import with_options as with_options
-from .plan import with_weights as with_weights
 from .results import StudyFolder as StudyFolder
 from .results import open_study as open_study
 from .results import read_rows as read_rows

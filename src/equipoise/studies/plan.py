@@ -530,7 +530,7 @@ def with_options(plan: StudyPlan, **options: Any) -> StudyPlan:
     return plan.changed(data=[d.changed(options={**d.options, **some}) if some else d for d, some in zip(plan.data, taken, strict=True)])
 
 
-def with_weights(plan: StudyPlan, weights: Sequence[str] | None) -> StudyPlan:
+def with_initial_weights(plan: StudyPlan, weights: Sequence[str] | None) -> StudyPlan:
     """The plan with initial weights of backbones instead of its own.
 
     `weights` are texts such as resnet-18=file, or resnet-18=imagenet for the published ones; None lets all networks start from random ones.
