@@ -54,7 +54,7 @@ def test_what_needs_an_extra_names_the_pip_command(tmp_path: Path) -> None:
     (tmp_path / "t.parquet").write_bytes(b"PAR1")
     code = """
 import contextlib, io
-from equipoise.cli.app import run
+from equipoise.cli import run
 columns = ["--label", "y", "--group", "sex"]
 told = {}
 for what, line in {

@@ -11,7 +11,7 @@ import pytest
 import typer
 
 from equipoise.case import Case, case_schema
-from equipoise.cli.app import run
+from equipoise.cli import run
 from support.command import ran as equipoise
 
 

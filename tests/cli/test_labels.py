@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 import equipoise as eq
 from equipoise.case import Bundle
-from equipoise.cli.app import run
+from equipoise.cli import run
 from equipoise.disk import folders
 from support.facts import says
 from support.published import debias

@@ -227,7 +227,10 @@ def _matrix(audit: Audit, measure: str, links: Mapping[str, str], called: Called
             line.append(Cell(drawn, style=style, deep=round(60 * abs(gap.value) / widest)) if known else Cell("—", style="quiet"))
         rows.append(line)
     starts = {next(key for key in keys if key[0] == name) for name in dict(keys)}
-    heads = [sentence(audit.kind.one), *(Column((Span(called(key[1])),), style="part" if key in starts else "") for key in keys)]
+    heads = [Column(sentence(audit.kind.one))]
+    for key in keys:
+        both = f"{short(called(key[1]))} minus {short(called(first.references[key[0]]))}"
+        heads.append(Column((Span(called(key[1])),), both, style="part" if key in starts else ""))
     over = []
     for name in single:
         reference = Span(called(first.references[name]))

@@ -10,7 +10,7 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch import nn
 
-from equipoise.cli.app import run
+from equipoise.cli import run
 
 ROWS, SIDE, NEW = 60, 16, 8
 MEAN, STD = 0.5, 0.25  # how `--images` normalises by default

@@ -108,7 +108,7 @@ def judged(case: Case, outcome: Outcome) -> tuple[str, str]:
 
 def execute(arguments: list[str], place: Path) -> Outcome:
     """Runs one command in this process, with everything that it prints in two files."""
-    from equipoise.cli.app import run
+    from equipoise.cli import run
 
     paths = [place / ".fuzz-out", place / ".fuzz-err"]
     kept = [os.dup(1), os.dup(2)]
