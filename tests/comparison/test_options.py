@@ -93,3 +93,17 @@ def test_where_nothing_is_taken_the_page_says_what_limits_a_repair(case):
     page = repair_page(kept_case)
     assert page.index('id="separation"') < page.index('id="gaps"')
     assert "What would help" in page
+    assert "Training again from scratch" in page  # a large, clear difference, and 900 rows
+
+
+def test_training_again_is_advised_only_for_a_large_clear_difference_and_a_small_repair_set(case):
+    from equipoise.report.wording.repairs import retrain_words
+
+    kept = replace(case.result, candidate=case.original.candidate, test=case.original.test)
+    kept_case = replace(case, classifiers=(case.original, kept), chosen=0)
+    assert abs(kept_case.found.gap_before.value) >= 0.1
+    assert "900 rows" in retrain_words(kept_case)
+    many = replace(kept, valid=kept.valid.take(np.arange(900).repeat(2)) if kept.valid is not None else None)
+    assert retrain_words(replace(kept_case, classifiers=(case.original, many))) == ""
+    small_gap = small_case(rows=900, methods=("pruning",), cure=1.0, groups=("M", "F"), shares=(0.5, 0.5))
+    assert (retrain_words(small_gap) == "") == (str(small_gap.outcome) == "closed")

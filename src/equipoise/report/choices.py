@@ -133,4 +133,5 @@ def limit_parts(repair: Comparison, called: GroupNames, figure: Sequence[Part] =
     ]
     help_title = Text("What would help", "heading")
     made = table(caption, ["Group", Column("AUROC"), *columns], rows, style="stack")
-    return [*sentences, *figure, made, help_title, doc.Items(words.help_words(found, called), "")]
+    advice: list[doc.Words] = [*words.help_words(found, called), *filter(None, [words.retrain_words(repair)])]
+    return [*sentences, *figure, made, help_title, doc.Items(advice, "")]

@@ -20,7 +20,7 @@ from equipoise.comparison import (
 )
 from equipoise.data import LaterPatients
 from equipoise.measures import OUTCOMES, Estimate, Shift
-from equipoise.methods import Goal, Judgement, Note
+from equipoise.methods import Goal, Judgement, Note, Outcome
 from equipoise.report.text import Span, amount, number, p_value_words, percent, sentence, short_name, span
 from equipoise.report.wording.audits import counted_unit
 from equipoise.report.wording.names import GroupNames, gap_words, group_words, performance_words, rate_words
@@ -111,6 +111,8 @@ def evidence_words(comparison: Comparison, called: GroupNames, size: str) -> tup
     return tuple(made)
 
 
+LARGE_GAP = 0.1  # of which the paper says that repairs of weights may fail
+SMALL_REPAIR_SET = 1000  # rows: the paper's example of a validation set that is overfitted
 OPTION_WORDS = {
     KEEP_ORIGINAL: "no decision changes",
     LEVEL_UP: "groups that are behind get a lower threshold; no threshold rises",
@@ -189,6 +191,19 @@ def help_words(found: RepairLimits, called: GroupNames) -> list[tuple[str, ...]]
         )
     made.append(("Another threshold, if its price is acceptable: --choose “level up”, or a larger goal.max_rise.",))
     return made
+
+
+def retrain_words(comparison: Comparison) -> str:
+    """The paper's advice where the difference is large and the repair set small; else empty."""
+    before, rows = comparison.found.gap_before, comparison.result.valid
+    small = rows is not None and len(rows) < SMALL_REPAIR_SET
+    if not (small and before.clear and abs(before.value) >= LARGE_GAP) or comparison.outcome == Outcome.CLOSED:
+        return ""
+    return (
+        f"Training again from scratch, or a rule that uses the group (group-thresholds, equalised-odds): the difference is large "
+        f"({amount(before.value, 'points')} points, clear of zero) and the repair set small ({len(rows or ()):,} rows), where repairs of "
+        "weights may fail or cost performance. Methods that train again take the training set (data.train)."
+    )
 
 
 def contribution_words(contribution: Shift) -> str:
