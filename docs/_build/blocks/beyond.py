@@ -129,6 +129,27 @@ def one_group() -> str:
     return table((*header, "change of balanced accuracy", "acts in"), lines)
 
 
+def third_party() -> str:
+    """A network of others: its gaps on later patients, and what repairs of its file leave."""
+
+    def within(line: pd.Series, name: str, low: str, high: str) -> str:
+        return f"{line[name]:+.3f} [{line[low]:+.3f}, {line[high]:+.3f}]"
+
+    audited = []
+    for _, line in rows("third-party/audit.csv").iterrows():
+        areas, positives = (f"{line[f'{what}_reference']:{kind}} / {line[f'{what}_other']:{kind}}" for what, kind in (("auroc", ".2f"), ("positives", ".0f")))
+        audited.append([line["finding"], line["by"], within(line, "gap", "low", "high"), areas, positives])
+    first = table(("finding", "by", "EOD, later patients", "AUROC, reference / other", "images with the finding"), audited)
+    repaired = []
+    for _, line in rows("third-party/rows.csv").iterrows():
+        rates = [f"{100 * line[f'{rate}_reference']:.0f} / {100 * line[f'{rate}_other']:.0f} %" for rate in ("tpr", "fpr")]
+        changes = [within(line, name, f"{name}_low", f"{name}_high") for name in ("gap_change", "ba_change")] if line["arm"] != "original" else ["", ""]
+        acts = "" if line["arm"] == "original" else "yes" if line["acted"] else "no"
+        repaired.append([f"{line['finding']} by {line['by']}", line["arm"], within(line, "gap", "low", "high"), *rates, *changes, acts])
+    head = ("task", "repair", "EOD, later patients", "sensitivity, reference / other", "false alarms", "change of the size of the gap", "change of balanced accuracy", "acts")
+    return f"{first}\n\n{table(head, repaired)}"
+
+
 def selection() -> str:
     """How much each way to choose a step promises and keeps, over the eight cases."""
     found = rows("beyond/selection.csv")
@@ -236,6 +257,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "nih-paper": nih_paper,
     "nih-pretrained": nih_pretrained,
     "one-group": one_group,
+    "third-party": third_party,
     "selection": selection,
     "peers": peers,
     "peers-groups": peers_groups,
