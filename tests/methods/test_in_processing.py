@@ -7,7 +7,7 @@ import torch
 from equipoise.data import Cohort
 from equipoise.methods import METHODS, Data, Goal, Rng, make_settings
 from equipoise.methods.baselines import fresh
-from equipoise.methods.in_processing import InProcessingSettings, _cells, _epochs, discrepancy
+from equipoise.methods.in_processing import InProcessingSettings, cell_of_rows, discrepancy, train_epochs
 from equipoise.models.repairable import under_repair
 from support.networks import trained
 
@@ -70,7 +70,7 @@ def test_a_strong_penalty_brings_the_scores_of_groups_together():
 def test_the_worst_cell_counts_most():
     """One mini-batch of everything: weights are exponentiated losses, and the loss is their sum."""
     model, data, parts = ready("perceptron")
-    cells, y, counts = _cells(data.labels[0]), parts.train.y, []
+    cells, y, counts = cell_of_rows(data.labels[0]), parts.train.y, []
     names = dict(zip(zip(parts.train.attribute.codes, y, strict=True), cells, strict=True))
     assert len(names) == 4 == len(set(cells))
     rows = len(parts.train)
@@ -91,7 +91,7 @@ def test_the_worst_cell_counts_most():
 
 def test_resampling_draws_every_cell_equally_often(monkeypatch):
     model, data, _ = ready("perceptron")
-    cells, drawn = _cells(data.labels[0]), []
+    cells, drawn = cell_of_rows(data.labels[0]), []
     original = model.scores_and_features
     monkeypatch.setattr(model, "scores_and_features", lambda rows, **more: (drawn.extend(rows.tolist()), original(rows, **more))[1])
     list(METHODS["resampling"].run(model, data, Goal("spd"), settings(epochs=12), Rng(0)))
@@ -103,7 +103,7 @@ def test_resampling_draws_every_cell_equally_often(monkeypatch):
 def test_the_second_training_repeats_the_mistakes_of_the_first(monkeypatch):
     model, data, parts = ready("perceptron")
     first = under_repair(fresh(trained("perceptron")[0], 3), parts.train)
-    for k, _ in enumerate(_epochs(first, data, settings(epochs=6), Rng(0)), start=1):
+    for k, _ in enumerate(train_epochs(first, data, settings(epochs=6), Rng(0)), start=1):
         if k == 2:
             break
     wrong, drawn = (first.evaluate() >= 0.5) != parts.train.y, []
@@ -120,7 +120,7 @@ def test_averaged_weights_are_the_mean_over_epochs(kind: str):
     model, data, _ = ready(kind)
     averaged = states(model, METHODS["weight-averaging"].run(model, data, Goal("spd"), settings(epochs=4), Rng(0)))
     plain_model, data, _ = ready(kind)
-    plain = states(plain_model, _epochs(plain_model, data, settings(epochs=4), Rng(0)))
+    plain = states(plain_model, train_epochs(plain_model, data, settings(epochs=4), Rng(0)))
     for k, found in enumerate(averaged):
         for at, tensor in enumerate(found):
             expected = np.mean([state[at] for state in plain[: k + 1]], axis=0)
@@ -131,4 +131,4 @@ def test_averaged_weights_are_the_mean_over_epochs(kind: str):
 def test_rows_without_a_group_are_cells_of_their_own():
     cohort = Cohort.from_arrays(torch.zeros(6, 1), [0, 1, 0, 1, 0, 1], ["a", "a", "b", "b", None, None], reference="a")
     label = Data.of(cohort, {"": Goal("spd")}).labels[0]
-    assert sorted(_cells(label)) == [0, 1, 2, 3, 4, 5]
+    assert sorted(cell_of_rows(label)) == [0, 1, 2, 3, 4, 5]

@@ -88,8 +88,8 @@ def in_processing(name: str, title: str, paper: str, **about: Any) -> Callable[[
 @in_processing("resampling", "training from scratch on group-balanced mini-batches", "")
 def resampling(model: Repairable, data: Data, goal: Goal, settings: InProcessingSettings, rng: Rng) -> Steps:
     """A step per epoch in which every cell of group and label is drawn equally often."""
-    cells = _cell_of_rows(_training(data))
-    yield from _epochs(model, data, settings, rng, often=1 / np.bincount(cells)[cells])
+    cells = cell_of_rows(_training(data))
+    yield from train_epochs(model, data, settings, rng, often=1 / np.bincount(cells)[cells])
 
 
 @in_processing("group-dro", "training from scratch for the worst group (Sagawa et al.)", SAGAWA)
@@ -98,7 +98,7 @@ def group_dro(model: Repairable, data: Data, goal: Goal, settings: InProcessingS
     import torch
 
     rate = 0.01 if settings.strength is None else settings.strength
-    cells = torch.from_numpy(_cell_of_rows(_training(data)))
+    cells = torch.from_numpy(cell_of_rows(_training(data)))
     weights = torch.ones(int(cells.max()) + 1, dtype=torch.float64)
 
     def loss(losses: Tensor, _scores: Tensor, rows: Tensor) -> Tensor:
@@ -109,7 +109,7 @@ def group_dro(model: Repairable, data: Data, goal: Goal, settings: InProcessingS
         weights = weights / weights.sum()
         return (weights.to(means) * means).sum()
 
-    yield from _epochs(model, data, settings, rng, loss)
+    yield from train_epochs(model, data, settings, rng, loss)
 
 
 @in_processing("min-diff", "training from scratch with a penalty on different scores of groups (Prost et al.)", PROST, quotients=False)
@@ -130,7 +130,7 @@ def min_diff(model: Repairable, data: Data, goal: Goal, settings: InProcessingSe
                 total = total + weight * discrepancy(reference, scores[of_label & (group == other)])
         return total
 
-    yield from _epochs(model, data, settings, rng, loss)
+    yield from train_epochs(model, data, settings, rng, loss)
 
 
 @in_processing("just-train-twice", "training from scratch twice, with the first one's mistakes repeated (Liu et al.)", LIU)
@@ -138,12 +138,12 @@ def just_train_twice(model: Repairable, data: Data, goal: Goal, settings: InProc
     """A step per epoch of the second training; the first has a third of the epochs, and is not evaluated."""
     label, repeats = _training(data), 5.0 if settings.strength is None else settings.strength
     model.mark()
-    for epoch, _ in enumerate(_epochs(model, data, settings, rng), start=1):
+    for epoch, _ in enumerate(train_epochs(model, data, settings, rng), start=1):
         if epoch >= max(1, settings.epochs // 3):
             break
     wrong = (model.evaluate() >= 0.5) != label.y
     model.restore()
-    yield from _epochs(model, data, settings, rng, often=np.where(wrong, repeats, 1.0))
+    yield from train_epochs(model, data, settings, rng, often=np.where(wrong, repeats, 1.0))
 
 
 @in_processing("weight-averaging", "training from scratch with weights averaged over epochs (Izmailov et al.)", IZMAILOV)
@@ -151,7 +151,7 @@ def weight_averaging(model: Repairable, data: Data, goal: Goal, settings: InProc
     """A step per epoch: the mean of the network over the epochs so far, from a quarter of them on."""
     state, first = model.state(), max(1, settings.epochs // 4)
     means = [tensor.clone() for tensor in state]
-    for step in _epochs(model, data, settings, rng):
+    for step in train_epochs(model, data, settings, rng):
         if step.number < first:
             continue
         count = step.number - first + 1
@@ -180,13 +180,13 @@ def _training(data: Data) -> Label:
     return data.train.labels[0]
 
 
-def _cell_of_rows(label: Label) -> IntArray:
+def cell_of_rows(label: Label) -> IntArray:
     """The cell of group and label of each row (n,), numbered without gaps; rows whose group is missing are a group of their own."""
     cells: IntArray = np.unique(2 * label.attribute.codes + label.y, return_inverse=True)[1].astype(np.int64)
     return cells
 
 
-def _epochs(
+def train_epochs(
     model: Repairable, data: Data, settings: InProcessingSettings, rng: Rng, loss: Loss | None = None, often: FloatArray | None = None
 ) -> Steps:
     """A step per epoch of training with a loss; with `often`, rows are drawn with these relative frequencies instead of once each."""
