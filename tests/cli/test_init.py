@@ -198,3 +198,13 @@ def test_the_folder_of_several_labels_decides_all_of_them(tmp_path: Path, monkey
     ]
     assert (both["Mass decision"] == mass["decision"]).all()
     assert json.loads(equipoise("apply", "repaired", "vendor.csv", "--json").out)["Mass"]["positive"] == mass["decision"].sum()
+
+
+def test_words_for_the_groups_of_one_of_two_attributes_reach_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    frame = vendor().assign(site=np.random.default_rng(3).choice(["north", "south"], 900))
+    frame.to_csv("vendor.csv", index=False)
+    assert equipoise("init", "vendor.csv", "--label", "Mass", "--group", "Sex", "--group", "site").code == 0
+    told = equipoise("debias", "case.toml", "--method", "group-thresholds")
+    assert (told.code, "not done" in told.err) == (0, False), told.err
+    assert "women" in Path("repaired/report.html").read_text()

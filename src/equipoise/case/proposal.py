@@ -18,8 +18,8 @@ import numpy as np
 import pandas as pd
 from scipy.stats import rankdata
 
-from equipoise import data
-from equipoise.case.case import Case
+from equipoise import data, models
+from equipoise.case.case import ESTIMATOR_FILES, Case
 from equipoise.errors import BadInput
 from equipoise.specification import extra_of, fields_of
 
@@ -33,7 +33,23 @@ NAMES = {
     "patient": {"patient", "subject", "mrn", "person", "pid", "patientid", "subjectid"},
     "score": {"score", "scores", "prob", "proba", "probability", "pred", "prediction", "p", "risk", "output", "logit", "confidence"},
     "group": {"sex", "gender", "race", "ethnicity", "ethnic", "age", "skin", "fitzpatrick", "insurance", "language", "religion", "marital"},
-    "label": {"label", "y", "target", "truth", "true", "gt", "outcome", "diagnosis", "disease", "sick", "finding", "event"},
+    "label": {
+        "label",
+        "y",
+        "target",
+        "truth",
+        "true",
+        "gt",
+        "outcome",
+        "diagnosis",
+        "disease",
+        "sick",
+        "finding",
+        "event",
+        "readmitted",
+        "died",
+        "mortality",
+    },
     "date": {"date", "day", "datetime", "visit", "admission", "studydate", "visitdate"},
     "view": {"view", "projection", "viewposition", "position"},
     "id": {"id", "uid", "image", "study", "row", "accession", "encounter", "case"},
@@ -45,7 +61,6 @@ MISSING_TEXTS = {
     "n/a",
     "nan",
     "null",
-    "none",
     "missing",
     "unknown",
     "unknown/invalid",
@@ -69,7 +84,7 @@ MISSING_TEXTS |= {
 POSITIVE = {"1", "yes", "y", "true", "t", "positive", "pos", "sick", "present", "case", "abnormal", "dead", "died"}
 WORDS = {"f": "women", "female": "women", "m": "men", "male": "men", "w": "women"}  # for groups in a column of sexes
 EDGES = (18, 40, 60, 80)  # of ages
-MOST_GROUPS, MOST_LEVELS = 3, 20
+MOST_GROUPS, MOST_LEVELS = 2, 20
 LEAST_PATIENTS = 30  # of a crossed group, with and without a label: a repair holds out a third of them
 BUILDERS = ("build", "make", "create", "get_model", "build_model", "make_model", "create_model", "load", "model", "network")
 TRANSFORMS = ("transform", "preprocess", "preprocessing", "prepare")
@@ -174,6 +189,7 @@ def propose(table: Path, given: Mapping[str, Any]) -> Proposal:
     rest = {name: profile for name, profile in columns.items() if name not in used}
     _propose_ids(made, rest, len(frame))
     _propose_groups(made, rest)
+    _propose_label_of_estimator(made, rest)
     _propose_labels(made, columns, rest)
     if "data.group" not in made.values:
         texts = [name for name, each in rest.items() if each.numbers is None and 2 <= len(each.distinct) <= 6]
@@ -211,6 +227,33 @@ def _propose_model(made: Proposal) -> None:
     made.take("model.weights", str(weights[0]) if len(weights) == 1 else None, "the only file of weights next to the code")
 
 
+def _propose_label_of_estimator(made: Proposal, rest: dict[str, Profile]) -> None:
+    """The column that holds the classes of an estimator; its inputs have no role and are taken out of the rest."""
+    path = str(made.values.get("model.load", ""))
+    if not path.endswith(ESTIMATOR_FILES) or made.values.get("data.features"):
+        return
+    how = {"trusted": made.values.get("model.trust_types", ()), "trust_pickle": bool(made.values.get("model.trust_pickle"))}
+    columns = [name for name, each in rest.items() if each.binary]
+    columns = sorted(columns, key=lambda name: not rest[name].named("label"))
+    for value in (None, *(value for name in columns for value in rest[name].binary)):  # classes of text need a positive one
+        try:
+            estimator = models.load_predictor(path, positive=value, **how)
+            break
+        except BadInput as error:
+            remarks = error.problems
+    else:
+        made.remarks += remarks
+        return
+    for name in estimator.columns or ():
+        rest.pop(name, None)
+    classes = {str(each) for each in estimator.classes}
+    made.take(
+        "data.label",
+        [name for name in columns if name in rest and set(rest[name].binary) == classes][:1],
+        f"holds the classes of the model: {', '.join(sorted(classes))}",
+    )
+
+
 def _propose_ids(made: Proposal, rest: dict[str, Profile], rows: int) -> None:
     """The columns of patients, rows, dates, views and names of images; each is taken out of the rest."""
 
@@ -219,7 +262,7 @@ def _propose_ids(made: Proposal, rest: dict[str, Profile], rows: int) -> None:
             made.take(place, names[0], why)
             rest.pop(names[0])
 
-    folder, scores = made.values.get("images.folder"), "model.load" not in made.values
+    folder = made.values.get("images.folder")
     many = {name: each for name, each in rest.items() if len(each.distinct) > min(20, rows / 10) and not each.is_score}
     take("data.patient", [name for name, each in many.items() if each.named("patient")], "its name, and one value per patient")
     if folder is not None:
@@ -228,7 +271,7 @@ def _propose_ids(made: Proposal, rest: dict[str, Profile], rows: int) -> None:
         }
         inside = [name for name, each in many.items() if name in rest and set(each.distinct[:20]) <= files]
         take("images.column", inside, "holds names of files in the folder")
-    elif scores:
+    else:
         unique = [
             name for name, each in many.items() if name in rest and each.named("id") and len(each.values) == rows and each.values.is_unique
         ]
@@ -249,9 +292,7 @@ def _propose_groups(made: Proposal, rest: dict[str, Profile]) -> None:
     if "data.group" not in made.values:
         ages = [name for name, each in named.items() if each.numbers is not None and len(each.distinct) > MOST_LEVELS]
         few = [name for name, each in named.items() if len(each.distinct) <= MOST_LEVELS]
-        if others := (found := [*few, *ages])[MOST_GROUPS:]:
-            made.remarks.append(f"also a group, perhaps: {', '.join(others)}")
-        made.take("data.group", found[:MOST_GROUPS], "their names" if len(found) > 1 else "its name, and few values")
+        made.take("data.group", [*few, *ages], "their names" if len(named) > 1 else "its name, and few values")
     for name in named:
         rest.pop(name)
     for name in made.values.get("data.group", []):
@@ -379,7 +420,11 @@ def _enough_patients(made: Proposal, columns: Mapping[str, Profile]) -> None:
         return min(found, key=lambda cell: cell[0], default=(LEAST_PATIENTS, ()))
 
     while names:
-        sizes = [(smallest([name]), [name]) for name in names] + ([(smallest(names), names)] if len(names) > 1 else [])
+        sizes = [(smallest([name]), [name]) for name in names]
+        if len(names) > MOST_GROUPS and all(size >= LEAST_PATIENTS for (size, _), _ in sizes):
+            made.remarks.append(f"also a group, perhaps: {', '.join(names[MOST_GROUPS:])}")
+            names = names[:MOST_GROUPS]
+        sizes += [(smallest(names), names)] if len(names) > 1 else []
         (_, group), chosen = next((each for each in sizes if each[0][0] < LEAST_PATIENTS), ((LEAST_PATIENTS, ()), []))
         if not chosen:
             break

@@ -18,6 +18,7 @@ from equipoise.case.case import SCORE_TOLERANCE, Case
 from equipoise.data import IMAGE_COLUMNS, Cohort, FloatArray, ImageFolder, Images, Scores, check_cohort, read_table
 from equipoise.errors import BadInput, Misuse, did_you_mean
 from equipoise.measures import Ranking
+from equipoise.models import is_network
 
 SHOWN_IDS = 5  # ids in a message
 OUTPUT_ROWS = 64  # rows on which the network's other outputs are compared
@@ -149,12 +150,12 @@ def check_known_scores(case: Case, images: ImageFolder, model: object, cohort: C
     Rows are joined by the names of images or by the column `data.id`. For classes, which are decided by argmax, softmax probabilities are
     compared, since these are what other software reports.
     """
-    from equipoise.models import chosen_outputs, is_network, probabilities_of
-
     file, columns = case.model.check_scores, case.data
     if file is None:
         return []
     if cohort.kind.argmax and is_network(model):
+        from equipoise.models import chosen_outputs, probabilities_of
+
         scores = probabilities_of(chosen_outputs(model, cohort.inputs, cohort.labels, cohort.kind, case.outputs), cohort)
     names = [columns.id] if images.folder is None else [images.column] if images.column else list(IMAGE_COLUMNS)
     frame = read_table(file, text={name for name in names if name}, limit=columns.max_table_bytes)

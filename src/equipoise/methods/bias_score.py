@@ -72,9 +72,9 @@ class BiasScoreSettings:
     steps: int = 24  # bounds, from the original gap to zero
 
     def __post_init__(self) -> None:
-        from equipoise.models import FeatureChoice
+        from equipoise.models import DEPTHS
 
-        pick("depth", self.depth, FeatureChoice.DEPTHS)
+        pick("depth", self.depth, DEPTHS)
         if self.folds < 2 or self.steps < 1 or self.layers < 1:
             raise BadInput(f"bias-score needs at least 2 folds, 1 step and 1 layer; got {self.folds}, {self.steps} and {self.layers}")
 
@@ -169,11 +169,11 @@ def bias_score_cost(speed: Speed, settings: BiasScoreSettings) -> Work:
 def probes_seconds(model: nn.Module | None, cohort: Rows, settings: BiasScoreSettings, probes: int) -> float:
     """Seconds to fit this number of probes (one of the label, the others of the groups) on all rows; extrapolated from a few rows."""
     from equipoise.methods.blind_rule import probe_inputs
-    from equipoise.models import FeatureCache, probe_seconds
+    from equipoise.models import probe_seconds
 
     images = model is not None and len(cast(Cohort, cohort).inputs.shape) > 2
     few = cohort.take(range(min(len(cohort), TIMED_ROWS[images])))
-    network = None if model is None else FeatureCache(model, cast(Cohort, few).inputs)
+    network = None if model is None else cache_of(model, few)
     x, _ = probe_inputs(few, read_by(network, settings), network)
     folds, rows, groups = settings.folds, len(cohort), len(cohort.attribute.levels)
     device = None if network is None else network.product_device(rows * x.shape[1])
@@ -182,12 +182,19 @@ def probes_seconds(model: nn.Module | None, cohort: Rows, settings: BiasScoreSet
     return label_seconds + (probes - 1) * group_seconds
 
 
-def read_by(network: FeatureCache | None, settings: BiasScoreSettings) -> FeatureChoice:
-    """The inputs of the probes: the network's inputs and layers, by the settings; for scores without a network, the named columns."""
+def cache_of(model: nn.Module, rows: Rows) -> FeatureCache:
+    """What is read of a network on these rows."""
+    from equipoise.models import FeatureCache  # imports torch
+
+    return FeatureCache(model, cast(Cohort, rows).inputs)
+
+
+def read_by(network: FeatureCache | None, settings: BiasScoreSettings) -> FeatureChoice | None:
+    """The inputs of the probes: the network's inputs and layers, by the settings; None for scores, of which the named columns are read."""
+    if network is None:
+        return None
     from equipoise.models import FeatureChoice
 
-    if network is None:
-        return FeatureChoice((), inputs=True)
     return FeatureChoice.of(network.model, network.inputs, settings.depth, settings.layers)
 
 
@@ -220,11 +227,11 @@ def bias_score(
     `network` holds the outputs of the network on the rows of the cohort, if they were computed before.
     """
     from equipoise.methods.blind_rule import fit_probes, parity_path, path  # late: registering the method does not need them
-    from equipoise.models import BiasScore, FeatureCache, folds_of, output_kind, predict
+    from equipoise.models import folds_of, predict
 
     label = Label.of(cohort, goal)
     if network is None and model is not None:
-        network = FeatureCache(model, cast(Cohort, cohort).inputs)
+        network = cache_of(model, cohort)
     original = predict(model, cohort, raw=None if network is None else network.raw()).score
     start = label.original(original)
     kept, start = label.keeping(decisions_at(original, start.threshold), start)
@@ -250,17 +257,21 @@ def bias_score(
     results = [start, *(evaluate(problem.priced(problem.held_out, step.costs), step.max_gap) for step in steps)]
     held_out = trace_of(results, range(len(results)))
     # The network or rule that each step would deliver, and the decisions (steps + 1, n) of that very network, in its precision.
-    cuts, networks = held_out["threshold"].tolist(), list[BiasScore]()
+    cuts = held_out["threshold"].tolist()
+    networks: list[nn.Module] = []
     plain_rules = [plain_rule(BIAS_SCORE, cut, cohort, stated) for cut in cuts[1:]]
     rules: list[Rule] = [*plain_rules]
-    if network is None:
+    if network is None or reading is None:
         scores = cast(Scores, cohort)
         rules = [rule_of(problem, scores, step.costs, rule.value, rule.origin) for step, rule in zip(steps, plain_rules, strict=True)]
         decisions = np.stack([original >= cuts[0], *(rule.decide(scores) for rule in rules)]).astype(np.float64)
     else:
+        from equipoise.models import BiasScore, output_kind
+
         kept_model, kind = copy.deepcopy(network.model), output_kind(network.model, network.inputs)
-        networks = [BiasScore(kept_model, reading, problem.heads, step.costs, kind).eval() for step in steps]
-        by_network = BiasScore.all_scores(networks, network.read(reading)) if networks else []
+        made = [BiasScore(kept_model, reading, problem.heads, step.costs, kind).eval() for step in steps]
+        networks = [*made]
+        by_network = BiasScore.all_scores(made, network.read(reading)) if made else []
         decisions = np.stack([score >= cut for score, cut in zip([original, *by_network], cuts, strict=True)]).astype(np.float64)
     eligible = held_out.copy()
     eligible.loc[newly_constant(decisions, codes), ["gap", "performance"]] = WORST  # constant decisions are not chosen
@@ -278,7 +289,10 @@ def bias_score(
         values = held_out.iloc[row]
         held_out_values = {"gap": float(values["gap"]), "performance": float(values["performance"])}
         numbers = {"folds": settings.folds, **held_out_values, "of": goal.performance, "before": plain}
-        notes = Note("probes", str(reading), step.about), Note("chosen_on_held_out_rows", goal.measure, numbers)
+        notes = (
+            Note("probes", "the inputs" if reading is None else str(reading), step.about),
+            Note("chosen_on_held_out_rows", goal.measure, numbers),
+        )
         fit_steps.append(FitStep(rules[row - 1], networks[row - 1] if networks else None, notes))
     chosen = fit_steps[selection.row]
     met = selection.met and select(trace.iloc[[selection.row]], settled).met

@@ -134,7 +134,7 @@ def training_rows(model: nn.Module, train: Cohort, cohort: Cohort, reading: Feat
     return FeatureCache(model, rows.inputs).read(reading).arrays()[1], codes[codes != MISSING], rows.y
 
 
-def probe_inputs(rows: Rows, reading: FeatureChoice, network: FeatureCache | None) -> tuple[FloatArray, FloatArray]:
+def probe_inputs(rows: Rows, reading: FeatureChoice | None, network: FeatureCache | None) -> tuple[FloatArray, FloatArray]:
     """Inputs of the groups' probes (n, d) and of the label's probe (n, e), whose last column is the logit.
 
     `network` is the network of a cohort on these rows. For scores without a network, both are the named columns and the logit of the score.
@@ -148,12 +148,18 @@ def probe_inputs(rows: Rows, reading: FeatureChoice, network: FeatureCache | Non
         columns = np.column_stack([rows.features.fitted().numbers(rows.features.frame), finite_logit(rows.score)])
         return columns, columns
     assert network is not None  # a cohort comes with a network
+    assert reading is not None
     logit, x = network.read(reading).arrays()
     return x, np.column_stack([x, logit])
 
 
 def fit_probes(
-    cohort: Rows, goal: Goal, reading: FeatureChoice, folds: IntArray, network: FeatureCache | None = None, train: Cohort | None = None
+    cohort: Rows,
+    goal: Goal,
+    reading: FeatureChoice | None,
+    folds: IntArray,
+    network: FeatureCache | None = None,
+    train: Cohort | None = None,
 ) -> Problem:
     """The problem with cross-fitted probes of the label and of the groups; the groups' probes may use a training set too."""
     from equipoise.models import Heads, fit_probe
@@ -167,7 +173,7 @@ def fit_probes(
     labels = (1, 0) if measure_of(goal.measure).is_quotient else tuple(RATES[rate] for rate in measure_of(goal.measure).rates)
     rows = [(codes >= 0) & ((y == label) if label is not None else True) for label in labels]
     more = None
-    if train is not None and network is not None and min(here.sum() for here in rows) <= FEW_WITH_LABEL:
+    if train is not None and network is not None and reading is not None and min(here.sum() for here in rows) <= FEW_WITH_LABEL:
         more = training_rows(network.model, train, cast(Cohort, cohort), reading)
     probes = tuple(
         _group_probe(x, codes, groups, folds, here, label, more, finest, device) for here, label in zip(rows, labels, strict=True)

@@ -14,12 +14,9 @@ from .export import original_weights as original_weights
 from .export import save_weights as save_weights
 from .export import saved_network as saved_network
 from .export import to_onnx as to_onnx
-from .features import AUROC_LABELS as AUROC_LABELS
-from .features import SCORE_SLOPE as SCORE_SLOPE
 from .features import BiasScore as BiasScore
 from .features import FeatureCache as FeatureCache
 from .features import FeatureChoice as FeatureChoice
-from .features import Heads as Heads
 from .features import ManyBiasScores as ManyBiasScores
 from .features import encoding as encoding
 from .features import recalibrated_network as recalibrated_network
@@ -33,6 +30,10 @@ from .mlp import Optimiser as Optimiser
 from .mlp import initial_mlp as initial_mlp
 from .onnx_layers import rebuilt_in as rebuilt_in
 from .onnx_layers import with_weights as with_weights
+from .probes import AUROC_LABELS as AUROC_LABELS
+from .probes import DEPTHS as DEPTHS
+from .probes import SCORE_SLOPE as SCORE_SLOPE
+from .probes import Heads as Heads
 from .probes import Probe as Probe
 from .probes import fit_probe as fit_probe
 from .probes import folds_of as folds_of

@@ -21,12 +21,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from sys import maxsize
 from threading import get_ident
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 import torch
-from scipy.special import expit
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -35,7 +34,7 @@ from equipoise.errors import BadInput, pick, raise_all
 from equipoise.measures import BLOCK_ELEMENTS, INSUFFICIENT_DATA, Ranking, percentile_interval, resample_counts, units_of
 from equipoise.models import score
 from equipoise.models.devices import Feed, compute_device, device_of, on_device, product_device
-from equipoise.models.probes import Probe, fit_probe, folds_of
+from equipoise.models.probes import AUROC_LABELS, DEPTHS, SCORE_SLOPE, Heads, Probe, fit_probe, folds_of
 from equipoise.models.score import OneOutput, as_matrix, evaluating, logit_of, output_kind, outputs, single_output
 from equipoise.models.units import MASKED_KINDS
 
@@ -50,20 +49,18 @@ ROOT_2 = 2.0**0.5
 class FeatureChoice:
     """The features to read: the inputs of the named layers, and optionally the inputs of the network."""
 
-    DEPTHS: ClassVar = ("auto", "inputs", "last", "inputs and last", "hidden", "all")
-
     layers: tuple[str, ...]
     inputs: bool
 
     @classmethod
     def of(cls, model: nn.Module, inputs: Tensor | Images, depth: str = "auto", max_layers: int = 6) -> "FeatureChoice":
-        """The features of a network at a depth, which is one of `DEPTHS`.
+        """The features of a network at a depth, which is one of DEPTHS.
 
         `inputs` are rows of its inputs. `depth` is "inputs", the "last" layer, all "hidden" layers (at most `max_layers`, evenly spaced)
         or "all"; "auto" is the inputs and the last layer for a table, and the inputs for images, as small pictures and their edges.
         """
         table = len(inputs.shape) == 2
-        chosen = pick("depth", depth, cls.DEPTHS)
+        chosen = pick("depth", depth, DEPTHS)
         if chosen == "auto":
             chosen = "inputs and last" if table else "inputs"
         layers: list[str] = []
@@ -248,7 +245,6 @@ def _averaged(x: Tensor, places: int) -> Tensor:
 
 
 CHANCE_AUROC = 0.5  # AUROC of a random score, whatever the sizes of the groups
-AUROC_LABELS: dict[str, int | None] = {"auroc": None, "auroc_positives": 1, "auroc_negatives": 0}  # column: the label of its rows
 AUROCS = [f"{name}{bound}" for name in AUROC_LABELS for bound in ("", "_low", "_high")]
 ENCODING_COLUMNS = ["attribute", "layer", "depth", "width", *AUROCS, "chance", "note"]
 
@@ -382,31 +378,11 @@ def _probe_auroc(
 
 # Modules that a repair wraps around a network
 
-SCORE_SLOPE = 4.0  # makes the derivative of the score at 1/2 equal to that of the probability
 NEVER_BIAS = -1e4  # the bias of a class without rows: not every file format can hold minus infinity
 FOLDED_ROWS = 64  # rows on which a folded network is compared with the expected outputs
 SCORED_AT_ONCE = 4096  # rows whose features are scored at a time
 SAME_OUTPUT = 1e-5  # relative to the outputs, or to 1 if these are smaller
 Maps = Mapping[int, tuple[float, float]]  # slope and intercept of an output, by its number
-
-
-@dataclass(frozen=True, eq=False)
-class Heads:
-    """The parts that a BiasScore adds to a network: the probes, and the probability at which a decision breaks even."""
-
-    task: Probe  # predicts the label from the features and the logit
-    groups: tuple[Probe, ...]  # predict the group, one per rate
-    labels: tuple[int | None, ...]  # the label that each rate is conditional on
-    centre: float  # the probability at which a positive decision is worth nothing
-
-    def scores(self, chance: FloatArray, posteriors: Sequence[FloatArray], cost: FloatArray) -> FloatArray:
-        """The score (n,) of a BiasScore from the probabilities of the label (n,) and of the groups (n, groups), one array per rate."""
-        value = chance - self.centre
-        for label, posterior, group_cost in zip(self.labels, posteriors, cost, strict=True):
-            label_p = 1.0 if label is None else chance if label == 1 else 1 - chance
-            value = value - label_p * (posterior @ group_cost)
-        score: FloatArray = expit(SCORE_SLOPE * value)
-        return score
 
 
 class BiasScore(nn.Module):

@@ -40,6 +40,9 @@ SMALL_GRADIENT = 1e-5  # largest gradient of the mean loss at convergence; sciki
 NEWTON_STEPS = 50  # at most
 CHEAP_STEPS = 5  # steps with the same Hessian before it is computed again
 LOSS_ROUNDING = 1e-12  # relative rise of the loss that counts as rounding
+SCORE_SLOPE = 4.0  # makes the derivative of the score at 1/2 equal to that of the probability
+DEPTHS = ("auto", "inputs", "last", "inputs and last", "hidden", "all")  # of the features of a network that probes read
+AUROC_LABELS: dict[str, int | None] = {"auroc": None, "auroc_positives": 1, "auroc_negatives": 0}  # column: the label of its rows
 
 
 def folds_of(cohort: Rows, count: int, seed: int) -> IntArray:
@@ -343,3 +346,22 @@ class _Newton:
     def _loss(self, theta: FloatArray, ridge: FloatArray) -> float:
         logits = self.x.times(theta)
         return float(self.counts @ (np.logaddexp(0, logits) - self.y * logits) + ridge @ theta**2 / 2)
+
+
+@dataclass(frozen=True, eq=False)
+class Heads:
+    """The parts that a BiasScore adds to a network: the probes, and the probability at which a decision breaks even."""
+
+    task: Probe  # predicts the label from the features and the logit
+    groups: tuple[Probe, ...]  # predict the group, one per rate
+    labels: tuple[int | None, ...]  # the label that each rate is conditional on
+    centre: float  # the probability at which a positive decision is worth nothing
+
+    def scores(self, chance: FloatArray, posteriors: Sequence[FloatArray], cost: FloatArray) -> FloatArray:
+        """The score (n,) of a BiasScore from the probabilities of the label (n,) and of the groups (n, groups), one array per rate."""
+        value = chance - self.centre
+        for label, posterior, group_cost in zip(self.labels, posteriors, cost, strict=True):
+            label_p = 1.0 if label is None else chance if label == 1 else 1 - chance
+            value = value - label_p * (posterior @ group_cost)
+        score: FloatArray = expit(SCORE_SLOPE * value)
+        return score

@@ -507,7 +507,7 @@ def underdiagnosis_parts(audit: LabelAudit, called: Called = str) -> tuple[Text,
 
 def encoding_parts(layers: pd.DataFrame, level: float = 0.95) -> list[Part]:
     """How well each attribute can be predicted from each layer, which does not show whether the network uses it."""
-    from equipoise.models import AUROC_LABELS  # imports torch
+    from equipoise.models import AUROC_LABELS
 
     parts: list[Part] = []
     for name, own in layers.groupby("attribute", sort=False):

@@ -209,9 +209,10 @@ def group_words(given: Mapping[str, str] | None, attributes: Mapping[str, Sequen
     {'F': 'women', 'M': 'men', 'M & old': 'men & old', 'F & old': 'women & old'}
     """
     levels = [level for of_attribute in attributes.values() for level in of_attribute]
-    raise_all([UnknownName("group", group, levels).problems[0] for group in given or {} if group not in levels])
+    crossed = {Attribute.crossed_name(list(group)): group for group in product(*attributes.values())} if len(attributes) > 1 else {}
+    unknown = [group for group in given or {} if group not in levels and group not in crossed]  # these words may be extended already
+    raise_all([UnknownName("group", group, levels).problems[0] for group in unknown])
     names = GroupNames({group: str(text) for group, text in (given or {}).items()})
-    if names and len(attributes) > 1:
-        for group in product(*attributes.values()):
-            names[Attribute.crossed_name(list(group))] = Attribute.crossed_name([names.full(level) for level in group])
+    if names:
+        names.update({name: Attribute.crossed_name([names.full(level) for level in group]) for name, group in crossed.items()})
     return names
