@@ -14,6 +14,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import generate
 import pandas as pd
 import pytest
 import tables
@@ -153,6 +154,24 @@ def test_the_reference_has_every_public_name_command_and_setting(built):
     assert [option for option in options if option not in text] == []
     settings = (built / "reference" / "settings.html").read_text(encoding="utf-8")
     assert [name for name in ("bias-gda", "pruning", "bias-score") if f'id="{name}"' not in settings] == []
+
+
+WORDS = ("demographic parity", "disparate impact", "equal opportunity", "equalised odds", "sensitive feature", "sample_weight")
+WORDS += ("privileged", "protected attribute", "pos_label", "confidence interval", "threshold", "calibration", "underdiagnosis")
+WORDS += ("DICOM", "ONNX", "Parquet", "power", "missing values", "install", "torch")
+
+
+@pytest.mark.parametrize("words", WORDS)
+def test_a_reader_finds_the_words_of_the_field(words):
+    assert any(words.lower() in path.read_text(encoding="utf-8").lower() for path in PAGES)
+
+
+def test_every_setting_of_a_method_has_a_meaning():
+    assert [line for line in generate.settings().splitlines() if line.endswith("|  |")] == []
+
+
+def test_the_schema_of_a_case_is_published(built):
+    assert json.loads((built / "_static" / "case.schema.json").read_text())["properties"]["data"]
 
 
 def test_a_dead_link_fails_the_build(tmp_path):

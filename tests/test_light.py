@@ -45,7 +45,7 @@ frame = pd.DataFrame({{"a": rng.normal(size=400), "sex": rng.choice(["F", "M"], 
 y = (frame["a"] + rng.normal(size=400) > 0).astype(int)
 fair = FairClassifier(LogisticRegression(), group="sex", method="group-thresholds").fit(frame, y)
 import skops.io, warnings
-from equipoise.cli.app import run
+from equipoise.cli import run
 frame["sick"], frame["patient"] = np.where(y, "yes", "no"), range(400)
 skops.io.dump(LogisticRegression().fit(frame[["a"]], frame["sick"]), "model.skops")
 frame.to_csv("visits.csv", index=False)

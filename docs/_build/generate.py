@@ -5,9 +5,10 @@ They are written when the site is built and are not kept in the repository.
 
 import importlib
 import inspect
+import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import typer
 from typer.cli import get_docs_for_click
 
 import equipoise
+from equipoise.case import case_schema
 
 COMMON = {  # settings that mean the same in every method
     "learning_rate": "step size of the optimiser",
@@ -42,12 +44,18 @@ EXTRAS: dict[str, tuple[str, ...]] = {  # what the pages tell users to import fr
     "measures": ("Measure", "add_measure", "upper_bound"),
     "models": ("OneOutput", "Repeated", "backbone", "load_heads", "load_model", "predict"),
     "case": ("audit_case", "CaseAudit", "prepare_repair", "Repaired"),
-    "studies": ("Recipe", "File"),
+    "methods": ("method", "Step", "Work", "Note"),
+    "report": ("Panel", "add_panels", "share_panel"),
+    "studies": ("Recipe", "File", "read_plan", "run_study", "open_study", "summarise"),
+    "sklearn": ("FairClassifier",),
+    "tracking": ("log_to_mlflow", "log_to_wandb"),
 }
 
 
 def write_pages(folder: Path) -> None:
     """Writes every generated page into `folder`; a page that has not changed keeps its time, so that Sphinx does not read it again."""
+    schema = folder / "static/case.schema.json"
+    schema.write_text(json.dumps(case_schema(), indent=1, default=str) + "\n", encoding="utf-8")
     pages = {f"reference/{page.__name__}": page() for page in (commands, api, settings, case_file)} | {"concepts/_methods": methods()}
     for name, text in pages.items():
         path = folder / f"{name}.md"
@@ -110,13 +118,22 @@ def _entries(module: str, names: Sequence[str]) -> Iterator[str]:
     for name in sorted(names, key=str.lower):
         value = getattr(loaded, name)
         if inspect.isclass(value):
-            kind, options = "autoclass", "   :members:\n"
+            requests = [name for name in dir(value) if name.startswith("set_") and name.endswith("_request")]  # scikit-learn's own
+            kind, options = "autoclass", "   :members:\n" + (f"   :exclude-members: {', '.join(requests)}\n" if requests else "")
         elif callable(value):
             kind, options = "autofunction", ""
         else:
             yield f"### {name}\n\n`{module}.{name} = {value!r}`\n"
             continue
-        yield f"### {name}\n\n```{{eval-rst}}\n.. {kind}:: {module}.{name}\n{options}```\n"
+        yield f"### {name}\n\n```{{eval-rst}}\n.. {kind}:: {module}.{name}\n{options}```\n{_table_of_fields(value)}"
+
+
+def _table_of_fields(value: Any) -> str:
+    """The fields of a result and their meaning, from the comments next to them; empty for anything else."""
+    if not (inspect.isclass(value) and is_dataclass(value)):
+        return ""
+    lines = [f"| `{name}` | {meaning} |" for name, _, meaning in _fields(value) if not name.startswith("_") and meaning]
+    return "\n| field | meaning |\n|---|---|\n" + "\n".join(lines) + "\n" if lines else ""
 
 
 def methods() -> str:
@@ -183,6 +200,9 @@ units = 1500
 equipoise audit case.toml
 equipoise debias case.toml --out repaired/
 ```
+
+`equipoise init TABLE` writes it. Its first line names its JSON Schema, so that editors complete and check it; this site has it as
+`_static/case.schema.json`.
 
 Paths are relative to the file. A flag overrides the file, and `--set section.key=value` reaches every setting, with or without a file; the
 value is read as TOML, or else as text. A list is given by repeating it, and a key of a table by one more point:

@@ -15,7 +15,24 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pandas as pd
-from blocks import beyond, chexnet, claims, coverage, data_sets, default, literature, measures, methods, monitoring, predictors, published, readme, scale
+from blocks import (
+    beyond,
+    chexnet,
+    claims,
+    coverage,
+    data_sets,
+    default,
+    install,
+    literature,
+    measures,
+    methods,
+    monitoring,
+    predictors,
+    published,
+    readme,
+    scale,
+    tripod,
+)
 from blocks.rows import READ, sources, table
 
 ROOT = Path(__file__).parents[2]
@@ -24,6 +41,7 @@ MEASURED = re.compile(r"(?<![\w.])[-+]?[01]\.\d{3,}")  # three decimal places: a
 OWN = ("reproduction.md",)  # pages that another script generates
 GENERATED = ("api", "commands", "settings", "_methods")  # by docs/_build/generate.py, when the site is built
 PAGES = (readme, beyond, default, methods, measures, scale, data_sets, chexnet, claims, coverage, monitoring, predictors, published, literature)
+PAGES += (install, tripod)
 BLOCKS: Mapping[str, Callable[[], str]] = {name: block for page in PAGES for name, block in page.BLOCKS.items()}
 
 
@@ -35,7 +53,7 @@ def filled(text: str, place: str) -> str:
             raise SystemExit(f"{place}: unknown block {found['name']!r}; expected one of {', '.join(BLOCKS)}")
         READ.clear()
         made = BLOCKS[found["name"]]()
-        return f"{found['start']}\n{made}\n{sources(READ)}\n{found['end']}"
+        return f"{found['start']}\n{made}\n{sources(READ) if READ else ''}\n{found['end']}"
 
     return BLOCK.sub(block, text)
 

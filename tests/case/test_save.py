@@ -94,7 +94,17 @@ def test_the_folder_is_complete(tried, serving, tmp_path):
     _, case, test = tried
     written = _saved(case, tmp_path / "out", serving, QUIET)
     out = tmp_path / "out"
-    names = {"repaired.pt", "repaired.safetensors", "rule.json", "audit.json", "trace.csv", "report.html", "card.md", "card.xml"}
+    names = {
+        "repaired.pt",
+        "repaired.safetensors",
+        "rule.json",
+        "audit.json",
+        "trace.csv",
+        "report.html",
+        "card.md",
+        "card.xml",
+        "card.fhir.json",
+    }
     assert set(written.files) == {path.name for path in out.iterdir() if path.is_file()} == names | {"README.txt", "run.json"}
     assert written.failures == {}
     assert [path.name for path in tmp_path.iterdir()] == ["out"]

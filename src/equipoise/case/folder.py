@@ -21,7 +21,8 @@ from equipoise.models import rank
 
 WEIGHT_FILES = ("repaired.pt2", "repaired.pt", "repaired.safetensors")
 FILES: tuple[str, ...] = (*WEIGHT_FILES, "heads.safetensors", "model.onnx", "model.onnx.data", "original.onnx", "predictor.skops")
-FILES += ("predictor.joblib", "rule.json", "audit.json", "trace.csv", "report.html", "card.md", "card.xml", "README.txt", "run.json")
+FILES += ("predictor.joblib", "rule.json", "audit.json", "trace.csv", "report.html", "card.md", "card.xml", "card.fhir.json")
+FILES += ("README.txt", "run.json")
 CANDIDATES = "candidates"  # the folder inside with what the folder would hold for each candidate
 INDEX = "index.json"  # in it: the names of the candidates and their folders
 LABELS_SCHEMA = "equipoise.debias.labels"  # of the audit.json above the folders of a multi-label repair

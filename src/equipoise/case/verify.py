@@ -21,7 +21,17 @@ from equipoise.report import copy_report, write_audit_again
 
 REPORT = "report.html"
 # Files that are not kept in memory:
-ONLY_CHECKED = ("audit.json", "model.onnx", "model.onnx.data", "repaired.pt", "trace.csv", "card.md", "card.xml", "README.txt")
+ONLY_CHECKED = (
+    "audit.json",
+    "model.onnx",
+    "model.onnx.data",
+    "repaired.pt",
+    "trace.csv",
+    "card.md",
+    "card.xml",
+    "card.fhir.json",
+    "README.txt",
+)
 LARGEST_JSON = 2**26  # bytes of a JSON document; those of a bundle are far smaller
 READ_ATTEMPTS = 5  # to read a folder that is being replaced repeatedly
 WHERE = "Name a folder that `equipoise debias` wrote."

@@ -38,9 +38,9 @@ LEAST_TIME_SHARE = 0.2  # fine-tuning is not started if less than this share of 
 class AutoSettings:
     """Whether the rule may need each patient's group, which methods to try, and the settings of some of them."""
 
-    allow_group: bool = True
+    allow_group: bool = True  # whether the rule may need each patient's group
     methods: tuple[str, ...] | None = None  # in this order, in place of the default list
-    settings: dict[str, dict[str, Any]] = field(default_factory=dict)
+    settings: dict[str, dict[str, Any]] = field(default_factory=dict)  # of some of the methods, by name
 
     def __post_init__(self) -> None:
         for name in (*(self.methods or ()), *self.settings):

@@ -69,8 +69,8 @@ CRITIC_RETRAINING = 8  # after a trial, the critic is trained for one eighth of 
 class RandomSettings:
     """`noise_sd` is a standard deviation: N(1, 0.01) has 0.1. A maximum gap of the goal takes the place of `max_gap`."""
 
-    trials: int = 101
-    noise_sd: float = 0.1
+    trials: int = 101  # perturbed networks
+    noise_sd: float = 0.1  # standard deviation of the factors of the weights
     max_gap: float = 0.05
     margin: float = 0.01
 
@@ -101,9 +101,9 @@ class FinetuneSettings:
     epochs: int | None = None  # turns of critic and network at most: 16 in the paper's schedule, no limit in the adaptive one
     max_steps: int = 45  # of the adaptive schedule: evaluations at most
     batch: int = 64
-    weight: float = 0.75
-    critic_steps: int = 201
-    actor_steps: int = 101
+    weight: float = 0.75  # of the critic's part of the loss: lambda
+    critic_steps: int = 201  # mini-batches in which the critic alone learns
+    actor_steps: int = 101  # mini-batches in which the network learns
     max_gap: float = 0.05
     margin: float = 0.01
     width: int = 32
@@ -249,7 +249,7 @@ class TrainingSettings:
     learning_rate: float = 1e-3
     epochs: int = 30
     batch: int = 128
-    weight: float = 1.0
+    weight: float = 1.0  # of the adversary: alpha of Zhang et al.
     width: int = 32
     max_gap: float = 0.05
     margin: float = 0.01

@@ -66,7 +66,7 @@ Numbers = tuple[float, ...]
 class BiasScoreSettings:
     """`depth` selects the features that the probes read; auto is the inputs and the last layer for tables, the inputs for images."""
 
-    depth: str = "auto"
+    depth: str = "auto"  # features that the probes read: auto, inputs, last, inputs and last, hidden or all
     layers: int = 6  # maximum number, evenly spaced
     folds: int = 5
     steps: int = 24  # bounds, from the original gap to zero

@@ -40,7 +40,7 @@ SMALLEST_EIGENVALUE = 1e-9  # of a covariance, as a share of the largest; smalle
 class ConceptErasureSettings:
     """The number of `steps` on the way to the new layer."""
 
-    steps: int = 10
+    steps: int = 10  # on the way to the new layer
 
     def __post_init__(self) -> None:
         if self.steps < 1:

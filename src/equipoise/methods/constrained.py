@@ -59,8 +59,8 @@ class ConstrainedSettings:
     epochs: int | None = None  # passes over the rows at most: 15 in the paper's schedule, no limit in the adaptive one
     evals_per_epoch: int | None = None  # of the paper's schedule: 3
     max_steps: int = 45  # of the adaptive schedule: evaluations at most
-    penalty: float = 1.0
-    teacher: float = 0.8
+    penalty: float = 1.0  # rho of the augmented Lagrangian
+    teacher: float = 0.8  # share of the original's scores in the labels
     optimiser: str = "blockwise"  # or adam, sgd
     schedule: str = "adaptive"  # adaptive learning rate (see step_control); or paper, a fixed one for a number of epochs
 

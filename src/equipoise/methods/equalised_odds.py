@@ -51,7 +51,7 @@ SOLVER_ROUNDING = 1e-9  # a gap below this is rounding error of the solver
 class EqualisedOddsSettings:
     """The input of the derived predictor: the score, or whether it reaches a threshold."""
 
-    base: str = "score"
+    base: str = "score"  # what is derived from: score, or decision at the threshold
     threshold: float = 0.5  # for base="threshold"
 
     def __post_init__(self) -> None:

@@ -35,9 +35,9 @@ LEAST_SCALE = 1e-6  # of a feature; one that varies less is left out
 class LastLayerSettings:
     """The number of balanced `subsets`, the inverse strength C of the `penalty`, and the number of `steps` on the way to the new layer."""
 
-    subsets: int = 10
-    penalty: float = 1.0
-    steps: int = 10
+    subsets: int = 10  # balanced subsets whose layers are averaged
+    penalty: float = 1.0  # C: the larger, the weaker
+    steps: int = 10  # on the way to the new layer
 
     def __post_init__(self) -> None:
         given = {"subsets": self.subsets >= 1, "steps": self.steps >= 1, "penalty": self.penalty > 0}

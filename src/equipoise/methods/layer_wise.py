@@ -34,9 +34,9 @@ SPAN = 2.0  # of the search, in standard deviations of a layer's parameters
 class LayerWiseSettings:
     """`calls` evaluations per layer, of them `first` at random; `elements` parameters of a layer at most. `layers` from the last one."""
 
-    calls: int = 20
-    first: int = 10
-    elements: int = 500
+    calls: int = 20  # evaluations per layer
+    first: int = 10  # of these, at random
+    elements: int = 500  # parameters of a layer that are searched, at most
     layers: int | None = None  # all
     max_gap: float = 0.05
     margin: float = 0.01

@@ -37,9 +37,9 @@ UNIT_NAMES = {"unit": "units", "channel": "units", "input": "columns of the inpu
 class PruningSettings:
     """`units` per step, or a number of `steps` in all (B in the paper); `layers` is a name pattern, or several."""
 
-    units: int | None = None
-    steps: int | None = None
-    layers: str | tuple[str, ...] = "*"
+    units: int | None = None  # switched off per step
+    steps: int | None = None  # in all, in place of units: B in the paper
+    layers: str | tuple[str, ...] = "*"  # a name pattern, or several
     granularity: str = "unit"  # or channel: whole channels of convolutions, which needs no mask; input: columns of a table; head
     criterion: str = "gradient"  # equation (5); or taylor, second-order, difference
     cut: str = "pre-activation"  # or outgoing

@@ -49,8 +49,8 @@ class RejectOptionSettings:
     """The maximum |gap| if the goal has none, and the size of the grid."""
 
     max_gap: float = 0.05
-    thresholds: int = 100
-    margins: int = 50
+    thresholds: int = 100  # of the grid
+    margins: int = 50  # of the grid: widths of the band
     quantiles: int = 100  # further thresholds, at quantiles of the scores, and the network's best; with 0 only AIF360's grid
     direction: str = "auto"  # the band favours disadvantaged groups; "kamiran": all groups but the reference
 

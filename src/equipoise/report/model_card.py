@@ -1,6 +1,8 @@
 """The model card of a bundle: card.md in the layout of the Hugging Face hub, and card.xml by the schema of CHAI (draft v0.2).
 
-Both are made from the findings on the test set, before and after the repair; card.md has the tables of the report. Facts that Equipoise
+card.fhir.json holds both: a FHIR R4 DocumentReference of the profile AI-ModelCard (HL7, AI Transparency on FHIR, ballot 1.0.0).
+
+They are made from the findings on the test set, before and after the repair; card.md has the tables of the report. Facts that Equipoise
 cannot know come from the user's card.toml, in which every key is optional. Paragraphs are Markdown in which every name is escaped.
 
     [model]
@@ -15,10 +17,12 @@ cannot know come from the user's card.toml, in which every key is optional. Para
 
 import json
 import tomllib
+from base64 import b64encode
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Self
+from uuid import NAMESPACE_URL, uuid5
 
 import numpy as np
 import yaml
@@ -47,6 +51,10 @@ XML_RATES = ("tpr", "tnr")
 HUB_METRICS = {"auroc": "roc_auc"}  # the hub's names where they differ
 LONGEST_METADATA = 200  # characters of a name in the metadata
 NOT_PROVIDED = "not provided"
+FHIR = "http://hl7.org/fhir/uv/aitransparency"
+FHIR_PROFILE, FHIR_CODES, FHIR_FORMER_CODES = (
+    f"{FHIR}/{name}" for name in ("StructureDefinition/AI-ModelCard", "CodeSystem/AIinputsCS", "CodeSystem/AImodelCardCS")
+)
 FactText = Annotated[str, AfterValidator(lambda text: prose(text) or NOT_PROVIDED)]
 Texts = Annotated[tuple[Annotated[str, AfterValidator(prose)], ...], Field(strict=False)]  # TOML has lists
 Date = Annotated[FactText, BeforeValidator(lambda value: value.isoformat() if isinstance(value, date) else value)]
@@ -126,7 +134,7 @@ def read_facts(path: Path | None) -> Any:
 
 
 def cards(repair: Comparison, toml: Path | None = None) -> dict[str, str]:
-    """The texts of card.md and card.xml, by name of the file.
+    """The texts of card.md, card.xml and card.fhir.json, by name of the file.
 
     - `repair`: what was measured on the test set, before and after.
     - `toml`: the file with the user's facts; without it they are "not provided".
@@ -192,7 +200,37 @@ def cards(repair: Comparison, toml: Path | None = None) -> dict[str, str]:
         ],
         "safety": safety,
     }
-    return {"card.md": render("card.md.j2", shared | markdown), "card.xml": render("card.xml.j2", shared | xml)}
+    texts = {"card.md": render("card.md.j2", shared | markdown), "card.xml": render("card.xml.j2", shared | xml)}
+    return texts | {"card.fhir.json": json.dumps(document_reference(repair, facts, texts), indent=1, ensure_ascii=False) + "\n"}
+
+
+def document_reference(repair: Comparison, facts: Any, texts: dict[str, str]) -> dict[str, Any]:
+    """The cards as a FHIR DocumentReference of the profile AI-ModelCard, each an attachment, with the code of its format as a category."""
+
+    def concept(code: str, former: str, display: str) -> dict[str, Any]:
+        codings = ((FHIR_CODES, code), (FHIR_FORMER_CODES, former))  # of the present build, and of the ballot of January 2026
+        return {"coding": [{"system": system, "code": known, "display": display} for system, known in codings]}
+
+    attachments = [
+        {"attachment": {"contentType": kind, "language": "en", "title": file, "data": b64encode(texts[file].encode()).decode()}}
+        for file, kind in (("card.md", "text/markdown"), ("card.xml", "application/xml"))
+    ]
+    author = {} if facts.model.developer == NOT_PROVIDED else {"author": [{"display": facts.model.developer}]}
+    return {
+        "resourceType": "DocumentReference",
+        "meta": {"profile": [FHIR_PROFILE]},
+        "language": "en",
+        "identifier": [{"system": "urn:ietf:rfc:3986", "value": f"urn:uuid:{uuid5(NAMESPACE_URL, texts['card.md'])}"}],
+        "status": "current",
+        "type": concept("AIModelCard", "AIModelCard", "AI Model-Card"),
+        "category": [
+            concept("AIModelCardMarkdownFormat", "AImodelCardMarkdownFormat", "Markdown Format"),
+            concept("AIModelCardCHAIformat", "AImodelCardCHAIformat", "CHAI Format"),
+        ],
+        **author,
+        "description": short(repair_answer(repair, groups_called(repair, None)), 500),
+        "content": attachments,
+    }
 
 
 def metadata(repair: Comparison, facts: Any, performance: list[str]) -> dict[str, object]:
