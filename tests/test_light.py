@@ -89,7 +89,7 @@ for what, use in {"train": lambda: eq.train, "open": lambda: eq.Cohort.from_imag
 print(json.dumps(told))
 """
     told = json.loads(without_extras(code, tmp_path).splitlines()[-1])
-    extras = {"network": "torch", "images": "torch", "parquet": "parquet", "history": "parquet", "folder": "parquet", "train": "torch"}
+    extras = {"network": "torch", "images": "torch", "parquet": "parquet", "history": "parquet", "folder": "tables", "train": "torch"}
     for what, (exit_code, text) in told.items():
         assert exit_code == 2, (what, text)
         assert f"pip install 'equipoise[{extras.get(what, 'studies')}]'" in text, (what, text)
