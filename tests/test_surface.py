@@ -97,12 +97,12 @@ def test_the_import_is_light_silent_and_seeds_nothing():
 
 
 OTHER_PROGRAMS = re.compile(
-    r"--(help|nproc-per-node|nnodes|rdzv-.*|nodes|ntasks-per-node|gpus-per-node|cpus-per-task|strict|few-patients|(no-)?flag)"
+    r"--(help|nproc-per-node|nnodes|rdzv-.*|nodes|ntasks-per-node|gpus-per-node|cpus-per-task|strict|few-patients|(no-)?flag|dest|no-index|find-links)"
 )
 
 
 def test_pages_name_only_flags_that_there_are():
-    """Settings that lost their flag are named as settings: torchrun, Slurm and the exercises have flags of their own."""
+    """Settings that lost their flag are named as settings: torchrun, Slurm, pip and the exercises have flags of their own."""
     known, root = set().union(*options(command_line()).values()), LIST.parents[1]
     unknown = {
         (path.relative_to(root).as_posix(), flag)
