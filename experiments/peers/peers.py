@@ -147,11 +147,11 @@ def contenders(model: torch.nn.Module, train: Part, valid: Part, measure: str, s
         f"OxonFair, a threshold a group {NEEDS}": by_scores(oxonfair_thresholds(scores, gap, BOUND)),
         f"Fairlearn ThresholdOptimizer, no gap {NEEDS}": by_scores(fairlearn_thresholds(scores, FAIRLEARN_NAMES[measure])),
         f"Fairlearn ThresholdOptimizer, tol = the bound {NEEDS}": by_scores(fairlearn_thresholds(scores, FAIRLEARN_NAMES[measure], BOUND)),
-        f"equipoise reject-option {NEEDS}": ours(reject_option.fit),
+        f"equipoise reject-option {NEEDS}": ours(reject_option.reject_option),
         f"AIF360 RejectOptionClassification, 25 x 20 {NEEDS}": by_scores(aif360_reject_option(scores, measure, BOUND, cut)),
     }
     if measure == "eod":
-        found[f"equipoise equalised-odds {NEEDS}"] = ours(equalised_odds.fit)
+        found[f"equipoise equalised-odds {NEEDS}"] = ours(equalised_odds.equalised_odds)
         found[f"AIF360 EqOddsPostprocessing {NEEDS}"] = by_scores(aif360_equalised_odds(scores, cut))
     return found
 

@@ -93,7 +93,7 @@ def compare_reject_option(scores: eq.Scores, measure: str, repeats: int) -> list
         return lambda: np.ravel(rule.predict(pred).labels)
 
     def ours(goal: eq.Goal = goal, direction: str = "auto") -> Callable[[], FloatArray]:
-        rule = reject_option.fit(scores, goal, reject_option.RejectOptionSettings(direction=direction)).rule
+        rule = reject_option.reject_option(scores, goal, reject_option.RejectOptionSettings(direction=direction)).rule
         return lambda: rule.decide(scores)
 
     taken = interleaved(
@@ -117,7 +117,7 @@ def compare_equalised_odds(scores: eq.Scores, repeats: int) -> list[Row]:
     theirs = fairlearn_thresholds(scores, "equalized_odds")
 
     def ours(base: str) -> Callable[[], FloatArray]:
-        rule = equalised_odds.fit(scores, eq.Goal("eod", selection="paper"), equalised_odds.EqualisedOddsSettings(base)).rule
+        rule = equalised_odds.equalised_odds(scores, eq.Goal("eod", selection="paper"), equalised_odds.EqualisedOddsSettings(base)).rule
         return lambda: rule.decide(scores)
 
     def aif360() -> Callable[[], FloatArray]:

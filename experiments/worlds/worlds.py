@@ -347,7 +347,8 @@ def run_published(frame: pd.DataFrame, about: dict[str, Any], roles: dict[str, s
 
     about |= {"seed": split, "n": len(repair), "groups": groups, "gap": np.nan, "prevalence": round(float(repair.y.mean()), 4)}
     about |= {"threshold": "best" if cut is None else f"{cut:.3g}"}
-    return [{**about, **row} for row in run_arms(repair, cut, arms, judged)]
+    able = tuple(arm for arm in arms if not arm.startswith("bias-score"))  # which needs inputs
+    return [{**about, **row} for row in run_arms(repair, cut, able, judged)]
 
 
 def published(part: str) -> Iterator[tuple[pd.DataFrame, dict[str, Any], dict[str, str], float | None]]:

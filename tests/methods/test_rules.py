@@ -25,8 +25,8 @@ def _scores(n: int = 300) -> Scores:
 
 RULES = {
     "threshold": Threshold(1 / 3, "given"),
-    "reject-option": reject_option.fit(_scores(), paper_goal("eod")).rule,
-    "equalised-odds": equalised_odds.fit(_scores(), paper_goal("eod")).rule,
+    "reject-option": reject_option.reject_option(_scores(), paper_goal("eod")).rule,
+    "equalised-odds": equalised_odds.equalised_odds(_scores(), paper_goal("eod")).rule,
 }
 
 
