@@ -19,6 +19,18 @@ MAX_TABLE_BYTES = 2**28  # 256 MiB once unzipped; reading a CSV takes up to ten 
 LIMIT_VARIABLE = "EQUIPOISE_MAX_TABLE_BYTES"
 
 
+DATABASE_SCHEMES = r"(postgresql|sqlite|duckdb):/+"
+
+
+def is_database(place: object) -> bool:
+    """Whether a place is a table in a database and not a file; also if it was taken for a path, which joins slashes.
+
+    >>> is_database("postgresql://host/hospital/public.scores"), is_database("scores.csv")
+    (True, False)
+    """
+    return re.match(DATABASE_SCHEMES, str(place)) is not None
+
+
 def max_table_bytes() -> int:
     """The largest size of a table once unzipped: EQUIPOISE_MAX_TABLE_BYTES, or 256 MiB."""
     text = os.environ.get(LIMIT_VARIABLE, "").strip()

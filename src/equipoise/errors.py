@@ -93,6 +93,7 @@ EXTRAS = {  # the extra of each package that not every use needs
     **dict.fromkeys(("torch", "torchvision", "safetensors", "PIL"), "torch"),
     "pyarrow": "parquet",
     "duckdb": "tables",
+    "psycopg": "postgresql",
 }
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from equipoise.data import Columns, ImageFolder
+from equipoise.disk import is_database
 from equipoise.errors import BadInput, UnknownName, collecting, did_you_mean, raise_all
 from equipoise.measures import NONE_OF_THE_LABELS, AuditSpec
 from equipoise.methods import Goal
@@ -493,7 +494,7 @@ def _beside(folder: Path, value: Any, is_path: bool, is_code: bool) -> Any:
     """A path, or the code in a file, relative to the folder of the case file; other values unchanged."""
     if isinstance(value, list):
         return [_beside(folder, own, is_path, is_code) for own in value]
-    if not isinstance(value, str) or not (is_path or is_code):
+    if not isinstance(value, str) or not (is_path or is_code) or is_database(value):
         return value
     if is_path or (folder / value.partition(":")[0]).exists():
         return str(folder / value)

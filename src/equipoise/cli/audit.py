@@ -34,6 +34,7 @@ def audit_command(
     ] = None,
     pdf: PdfOption = None,
     fail_if: FailIfOption = None,
+    show_sql: Annotated[bool, typer.Option("--show-sql", help="Also print the queries to a database, to stderr.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Print every group, rate and gap instead of one screen.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -68,6 +69,8 @@ def audit_command(
                 if folder.is_symlink()
             ]
         )
+    if show_sql:
+        console.print_queries()
     with console.notes("equipoise.data.images"):
         result = cases.audit_case(asked, bars=console.bar, running=console.say_code)
     failures = console.failures_of(conditions, measures.audit_facts(result.audit)) if conditions else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import logging
 import sys
@@ -15,7 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from equipoise import measures, report
-from equipoise.disk import check_writable, no_such_file
+from equipoise.disk import check_writable, is_database, no_such_file
 from equipoise.errors import collecting
 
 if TYPE_CHECKING:
@@ -132,10 +133,18 @@ def place_problems(places: Mapping[str, Path | None], save: Path | None = None, 
     return problems
 
 
+def print_queries() -> None:
+    """Prints each query to a database to stderr."""
+    queries = logging.getLogger("equipoise.sql")
+    queries.setLevel(logging.INFO)
+    queries.addHandler(logging.StreamHandler(sys.stderr))
+    queries.propagate = False
+
+
 def check_paths(*read: Path | None, write: Iterable[Path | None] = (), pdf: Path | None = None) -> None:
     """Raises an error before any work if a file to read does not exist, if one cannot be written, or if no program can print the PDF."""
     for path in read:
-        if path is not None and not path.exists():
+        if path is not None and not path.exists() and not is_database(path) and not glob.has_magic(str(path)):
             raise no_such_file(path)
     for place in (*write, pdf):
         if place:

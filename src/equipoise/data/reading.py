@@ -94,7 +94,7 @@ def scan_if_large(path: str | Path, columns: Columns) -> "dict[str, Scan]":
 
     if given := [role for role in ("id", *NOT_IN_BATCHES) if getattr(columns, role) and role != "date"]:  # which an audit has no use for
         named = ", ".join(f"data.{role}" for role in given)
-        raise BadInput(f"{path} is read in batches, without {named}. Omit that, or raise data.max_table_bytes.")
+        raise BadInput(f"{path} is added up where it is, without {named}. Omit that, or raise data.max_table_bytes.")
     used = columns.changed(features=(), date=None)
     own = {label: used.changed(label=label, score=score) for label, score in zip(columns.label, columns.score, strict=True)}
     return {label: Scan(Path(path), of_label, limit=columns.max_table_bytes) for label, of_label in own.items()}

@@ -22,8 +22,9 @@ from equipoise.data import column_values, table_files
 from equipoise.data.attribute import Attribute, IntArray, ObjectArray
 from equipoise.data.cohort import Scores
 from equipoise.data.columns import NOT_IN_BATCHES, Columns
+from equipoise.data.databases import Place, database, stage
 from equipoise.data.engines import Engine, embedded, quoted, reason, sql_text
-from equipoise.disk import MAX_TABLE_BYTES, max_table_bytes, no_such_file
+from equipoise.disk import MAX_TABLE_BYTES, is_database, max_table_bytes, no_such_file
 from equipoise.errors import BadInput, EquipoiseError, collecting, raise_all
 from equipoise.specification import takes_fields_of
 
@@ -33,6 +34,7 @@ TABLE_SUFFIXES = (".parquet", ".pq", ".csv", ".tsv", ".csv.gz", ".tsv.gz")  # of
 ROWS_HELD = 2**21  # of one label in memory
 EXPANSION = 50  # bytes of temporary files per byte of the table on disk, at most
 MOST_ALIKE = 2**18  # ids that are compared, to find those that are alike
+FEWEST_ROWS = 5  # of a group whose number of rows may leave a database
 MAX_LEVELS = 100_000  # a group column with more distinct values is refused as an identifier
 NUMBER_TYPES = ("INT", "FLOAT", "DOUBLE", "DECIMAL", "BOOLEAN", "HUGEINT")  # in the names of DuckDB's types
 DECIMAL_COMMA = r"\s*-?\d+(,\d+)?([eE][-+]?\d+)?\s*"
@@ -40,10 +42,11 @@ DECIMAL_COMMA = r"\s*-?\d+(,\d+)?([eE][-+]?\d+)?\s*"
 
 @takes_fields_of(Columns, without=("classes", "id", "score_prefix", "features", "view", *NOT_IN_BATCHES, "max_table_bytes"))
 def scan(path: str | Path, *, name: str = "", **columns: Any) -> "Scan":
-    """The scores in a table on disk of any size, which `eq.audit` reads without loading it as a frame.
+    """The scores in a table of any size, on disk or in a database, which `eq.audit` adds up where they are.
 
     `path` is a CSV or Parquet file, a folder of such files, a pattern such as `visits/*.csv`, or a data set partitioned by folders such as
-    `sex=F`. The columns have the same roles as in `Scores.from_frame`; identifiers and groups are read as text. Nothing is read yet.
+    `sex=F`; or the URL of a table in a database, such as `postgresql://host/database/schema.view`. The columns have the same roles as in
+    `Scores.from_frame`; identifiers and groups are read as text. Nothing is read yet.
 
     >>> scan("visits/", label="y", score="p", group="sex", patient="id").columns.group
     ('sex',)
@@ -55,7 +58,7 @@ def scan(path: str | Path, *, name: str = "", **columns: Any) -> "Scan":
 class Scan:
     """A table on disk and its columns. It is read when it is audited: `eq.audit(scan)`."""
 
-    path: Path
+    path: Path  # or the URL of a table in a database
     columns: Columns
     name: str = ""
     limit: int | None = None  # in bytes, as in `read_table`
@@ -79,7 +82,7 @@ class Scan:
     @property
     def called(self) -> str:
         """The name of the scores in messages and results."""
-        return self.name or self.path.name
+        return self.name or (Place.of(self.path).table if is_database(self.path) else self.path.name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,6 +144,13 @@ def read_scans(scans: Mapping[str, Scan]) -> "Iterator[Mapping[str, Scores] | Ma
         )
     own = [scan.columns for scan in scans.values()]
     columns = first.columns.changed(label=[c.label[0] for c in own], score=[c.score[0] for c in own])
+    if is_database(first.path):
+        if columns.conflicts != "row":
+            raise BadInput("data.conflicts is for files. In a database, leave it out, and make a view in which each patient has one group.")
+        with database(first.path) as source:
+            stage(source, columns)
+            yield _TableCoder(source, columns, first.called).stored(list(scans))
+        return
     files = _table_files(first.path)
     allowed = max(MAX_TABLE_BYTES, max_table_bytes() if first.limit is None else first.limit)
     with embedded(first.called, max(allowed, EXPANSION * sum(file.stat().st_size for file, _ in files))) as engine:
@@ -224,6 +234,8 @@ class _TableCoder:
         self.engine, self.columns, self.name = engine, columns, name
         self.patient_type = ""  # integers or text
         self.case = ""  # of most letters in ids: lower or upper
+        if engine.remote:  # where the view `staged` is there already
+            return
         made = [*(f"y{k} tinyint, s{k} double" for k in range(len(columns.label)))]
         made += [f"b{k} double" if group in columns.bins else f"g{k} varchar" for k, group in enumerate(columns.group)]
         made += ["unit ubigint", "odd varchar"] if columns.patient is not None else []
@@ -333,15 +345,17 @@ class _TableCoder:
             f"coalesce(levels{k}.code, -1) as code{k}" if a.bins is None else f"{self._bin_code(k, a)} as code{k}"
             for k, a in enumerate(attributes)
         ]
-        held, several = rows <= ROWS_HELD, columns.conflicts != "row"
+        held, several = rows <= ROWS_HELD and not engine.remote, columns.conflicts != "row"
+        hashed = "0 as unit" if engine.remote else "hash(staged.rowid) as unit"
         own = (
             [f"y{k}, s{k}" for k in range(len(columns.label))]
-            + ["hash(staged.rowid) as unit" if columns.patient is None else "unit"]
+            + [hashed if columns.patient is None else "unit"]
             + ["w"] * (columns.weight is not None)
         )
         own += ["staged.rowid as pos"] if held or several else []
         engine.keep("coded", f"select {', '.join([*own, *codes])} from staged {joins}")
-        engine.drop("staged")
+        if not engine.remote:
+            engine.drop("staged")
         if several:
             attributes = _resolved(engine, attributes, columns)
         shared = engine, self.name, rows, tuple(attributes), columns.patient is not None, columns.weight is not None, columns.logits
@@ -369,8 +383,10 @@ class _TableCoder:
             suspect = engine.query(f"select {b} as value, count(*) as n from staged where {b} in ({suspects}) group by 1")
             coder.suspects.update(dict(zip(suspect["value"].tolist(), suspect["n"].astype(int).tolist(), strict=True)))
             return coder.attribute(cast("str | None", reference))[0]
-        named = f"select g{k} as name, count(*) as n, min(rowid) as first from staged where g{k} is not null"
-        found = engine.query(f"{named} group by 1 order by 3 limit {MAX_LEVELS + 1}")
+        n = f"case when count(*) < {FEWEST_ROWS} then 1 else count(*) end" if engine.remote else "count(*)"
+        first = f"-{n}" if engine.remote else "min(rowid)"
+        named = f"select g{k} as name, {n} as n, {first} as first from staged where g{k} is not null"
+        found = engine.query(f"{named} group by 1 order by 3, 1 limit {MAX_LEVELS + 1}")
         if len(found["n"]) > MAX_LEVELS:
             raise BadInput(
                 f"column {name!r} holds more than {MAX_LEVELS:,} different values, like an identifier; a group needs a few levels. Use "
@@ -394,7 +410,7 @@ class _TableCoder:
 
     def _warn_of_alike_patients(self) -> None:
         """Warns of patient ids that differ only in what cannot be seen: those that folding changes, and their folded forms."""
-        if self.columns.patient is None:
+        if self.columns.patient is None or self.engine.remote:
             return
         found = self.engine.query(f"select distinct odd from staged where odd is not null limit {MOST_ALIKE}")["odd"].tolist()
         if not found:

@@ -7,6 +7,7 @@ once; and columns of lists and records, whose length no metadata limit, are not 
 
 import codecs
 import csv
+import glob
 import gzip
 import io
 import json
@@ -26,7 +27,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from equipoise.data.attribute import level_name, precision_problem, to_numbers
-from equipoise.disk import LIMIT_VARIABLE, MAX_TABLE_BYTES, file_too_large, max_table_bytes, no_such_file, read_bytes
+from equipoise.disk import LIMIT_VARIABLE, MAX_TABLE_BYTES, file_too_large, is_database, max_table_bytes, no_such_file, read_bytes
 from equipoise.errors import BadInput, EquipoiseError, first_line, needing
 
 if TYPE_CHECKING:
@@ -311,7 +312,7 @@ def is_large(path: str | Path, limit: int | None = None) -> bool:
     """
     path = Path(path)
     if not path.is_file():
-        return path.is_dir()
+        return path.is_dir() or is_database(path) or (glob.has_magic(str(path)) and not path.exists())
     if limit is not None or os.environ.get(LIMIT_VARIABLE):
         return False
     if not is_parquet(path):

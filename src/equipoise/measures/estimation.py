@@ -302,7 +302,8 @@ def _audit_stored(source: Source, spec: AuditSpec, progress: Progress | None) ->
     """The audit of stored rows, not yet tested, from sums over them."""
     from equipoise.measures.streaming import MOST_BINS, Sums, Tally
 
-    sums = Sums(cast("StoredRows", source.stored), source.rows)
+    stored = cast("StoredRows", source.stored)
+    sums, has_rows = Sums(stored, source.rows, spec.min_patients), source.has_scores and not stored.engine.remote
     counts = sums.counts = GroupCounts.of(source.attributes, sums, spec.min_patients, spec.intersections)
     groups = [*counts.attributes, Attribute(ALL_ROWS, (ALL_ROWS,), np.zeros(0, np.int64))]
     if len(counts.cells) * 2 > MOST_BINS // 16:
@@ -325,7 +326,7 @@ def _audit_stored(source: Source, spec: AuditSpec, progress: Progress | None) ->
     estimates = []
     for k, each in enumerate(tallies):
         of_groups = each.sample.attribute
-        overall = estimate_scores(each.sample, of_groups, each.units, spec, each.losses) if source.has_scores else None
+        overall = estimate_scores(each.sample, of_groups, each.units, spec, each.losses) if has_rows else None
         if each is not everyone:
             shown = counts.shown(k, of_groups.codes)
             estimates.append(AttributeEstimates(shown, each.moments, each.aurocs(spec.level), overall, spec.gaps))

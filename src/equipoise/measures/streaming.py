@@ -60,6 +60,7 @@ class Sums:
 
     stored: StoredRows
     rows: str
+    least: int = 1  # patients of a group that may be known outside of a database
     counts: GroupCounts = field(init=False)
 
     def __post_init__(self) -> None:
@@ -139,14 +140,30 @@ class Sums:
             inner = f"select {columns} from cells where {self._shown(counts)}"
             if unit:
                 inner = f"select code, unit, sum(n) as n, max(lost) as lost from ({inner}) as each group by code, unit"
-            found = self.engine.query(f"select code, sum(n) as n, count(*) as p, sum(lost) as lost from ({inner}) as each group by code")
+            sums = "sum(n) as n, count(*) as p, sum(lost) as lost"
+            if self.engine.remote:  # fewer patients than may be known count as one, with one row
+                enough = f"case when count(*) < {self.least} then 1 else"
+                lost = f"case when sum(lost) > 0 and sum(lost) < {self.least} then 1 else sum(lost) end"
+                sums = f"{enough} sum(n) end as n, {enough} count(*) end as p, {lost} as lost"
+            found = self.engine.query(f"select code, {sums} from ({inner}) as each group by code")
             place = self._place(counts, k, found["code"])
             table = np.zeros((3, len(attribute.levels) + 1), np.int64)
             table[:, place] = np.array([found["n"], found["p"], found["lost"]], dtype=np.float64)
             rows.append(table[0, :-1])
+            if self.engine.remote and self._small_are_enough(found, inner, bool(unit)):
+                table[1, -1] = max(table[1, -1], self.least)
             patients.append(table[1])
             outside.append(table[2, :-1])
         return Counted(rows, patients, outside)
+
+    def _small_are_enough(self, found: dict[str, Any], inner: str, has_unit: bool) -> bool:
+        """Whether the groups with few patients, and the rows without a group, have enough patients together."""
+        small = [str(int(code)) for code, p in zip(found["code"], found["p"], strict=True) if p < self.least or code < 0]
+        if not small:
+            return False
+        together = f"select {'distinct unit' if has_unit else 'code'} from ({inner}) as each where code in ({', '.join(small)})"
+        enough = f"case when count(*) >= {self.least} then 1 else 0 end as enough"
+        return bool(self.engine.query(f"select {enough} from ({together}) as each")["enough"][0])
 
     def _code(self, k: int) -> str:
         """The group of an attribute, or of the intersection, in SQL."""
@@ -250,7 +267,8 @@ class Sums:
             and per_octave > FEWEST_BINS
         ):
             per_octave /= 2
-        engine.view("binned", f"select kept.*, {score_bin('ranked', self.stored.logits, per_octave)} as bin from kept")
+        bins = "ranked" if engine.remote else score_bin("ranked", self.stored.logits, per_octave)
+        engine.view("binned", f"select kept.*, {bins} as bin from kept")
         by, weights = f"{', '.join(self.names)}, bin", {"": "1", "_w": "w"} if self.stored.weighted else {"": "1"}
         sums = [
             f"sum(case when y = {y} then {w} else 0 end) as {name}{end}" for end, w in weights.items() for y, name in ((0, "q"), (1, "p"))
@@ -270,7 +288,8 @@ class Sums:
             at = values[-1]["g"].astype(np.int64) if k is None else self._place(self.counts, k, values[-1]["g"])
             table[at, : len(names)] = np.array([values[-1][name] for name in names], dtype=np.float64).T
             unclustered = self._grouped(k, count, values[0], ["unclustered"])[:, 0]
-            found.append(Ranked(table[:, 0], table[:, 1], unclustered, float(table[0, 2])))
+            bound = table[:, 1] * (not engine.remote)  # where scores are not binned
+            found.append(Ranked(table[:, 0], bound, unclustered, float(table[0, 2])))
             found[-1].variance = np.zeros(count)
         placed = self._placed(places, w)
         for part in self._parts:
@@ -337,7 +356,8 @@ class Sums:
         names, label = [f"binned.{name}" for name in self.names], [f"{w} * (1 - y)", f"{w} * y"]
         same = " and ".join(f"binned.{name} = influences.{name}" for name in (*self.names, "bin"))
         columns = [(name.replace("i", "a"), f"{label[int(name[1])]} * {name}") for name, _ in influences]
-        columns += [(f"v{y}", each) for y, each in enumerate(label)]
+        alone = not self.stored.has_patients and not self.stored.weighted  # rows that have equal shares
+        columns += [(f"v{y}", "0" if alone else each) for y, each in enumerate(label)]
         source = f"binned join influences on {same}"
         if self.stored.has_patients:
             by_patient, summed = f"unit, {', '.join(names)}", ", ".join(f"sum({sql}) as {name}" for name, sql in columns)
@@ -346,6 +366,13 @@ class Sums:
 
     def sample(self, k: int | None, attribute: Attribute, rows: FloatArray) -> "tuple[Scores, IntArray, FloatArray]":
         """A random sample of whole patients of each group with more than `SAMPLED_ROWS` rows, with its patients and decisions."""
+        if self.engine.remote:  # no row leaves a database
+            none = np.zeros(0, np.int64)
+            return (
+                Scores(none, none.astype(float), (replace(attribute, codes=none),), None, name=self.stored.name),
+                none,
+                none.astype(float),
+            )
         g, shown = self._of_group(k)
         few = np.flatnonzero((rows > 0) & (rows <= SAMPLED_ROWS))
         many = np.flatnonzero(rows > SAMPLED_ROWS)
@@ -427,11 +454,12 @@ class Tally:
         if name == "auroc":
             value, (positives, negatives) = float(self.ranked.auroc[0]), self._label_sizes(level)
             low, high = auroc_interval(value, positives[0], negatives[0], level)
-            return Estimate(value, float(low), float(high), f"from binned scores: off by at most {float(self.ranked.bound[0]):.0e}")
+            off = f"from binned scores: off by at most {float(self.ranked.bound[0]):.0e}" if self.ranked.bound[0] > 0 else ""
+            return Estimate(value, float(low), float(high), off)
         value, variance, found = self.ranked.average_precision, self.ranked.precision_variance, self.moments["tpr"]
         size = min(float(found.rows[0]), value * (1 - value) / variance) if variance > 0 else float(found.effective[0])
         low, high = wilson(value, fewer_clusters(size, found.degrees[0], level), level)
-        return Estimate(value, float(low), float(high), "from binned scores")
+        return Estimate(value, float(low), float(high), "from binned scores" if self.ranked.bound[0] > 0 else "")
 
     def _label_sizes(self, level: float) -> list[FloatArray]:
         """The effective numbers of positives and negatives of each group for AUROC: of patients, if the scores separate the labels."""

@@ -133,7 +133,7 @@ mean of these, weighted M 0.5, F 0.5 (given)'
             last = sql_number(own.probabilities[-1])
             chances.append(f"case {' '.join(steps)} else {last} end" if steps else last)
         mixed = " + ".join(f"{sql_number(share)} * {chance}" for share, chance in zip(self.shares, chances, strict=True))
-        return sql_by_group(group, dict(zip(self.groups, chances, strict=True)), mixed)
+        return sql_by_group(group, dict(zip(self.groups, chances, strict=True)), mixed, self.others)
 
 
 @dataclass(frozen=True, eq=False)

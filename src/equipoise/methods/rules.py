@@ -81,9 +81,8 @@ class RuleByGroup(FittedRule):
 
     def sql(self, score: str = "score", group: str = "group_name") -> str:
         """The decision in SQL; NULL for a group that the rule was not fitted on."""
-        cut = sql_by_group(
-            group, {name: measures.sql_number(self.cuts(name)[0]) for name in self.groups}, measures.sql_number(self.missing)
-        )
+        values = {name: measures.sql_number(self.cuts(name)[0]) for name in self.groups}
+        cut = sql_by_group(group, values, measures.sql_number(self.missing), self.others)
         return f"case when {score} >= {cut} then 1 when {score} < {cut} then 0 end"
 
     def problems(self) -> list[str]:
@@ -91,8 +90,9 @@ class RuleByGroup(FittedRule):
         return [] if len(set(named)) == len(named) else ["names a group twice in `groups` and `others`"]
 
 
-def sql_by_group(group: str, values: Mapping[str, str], missing: str) -> str:
-    """The value of a row's group in SQL; NULL for another group."""
+def sql_by_group(group: str, values: Mapping[str, str], missing: str, others: Sequence[str]) -> str:
+    """The value of a row's group in SQL: `missing` without a group and for `others`, and NULL for a group that is none of these."""
+    values = {**values, **dict.fromkeys(others, missing)}
     steps = " ".join(f"when {group} = {data.sql_text(name)} then {value}" for name, value in values.items())
     return f"case when {group} is null then {missing} {steps} end"
 
