@@ -130,8 +130,8 @@ def test_an_onnx_file_is_audited_and_repaired(run, local):
     np.testing.assert_array_equal(found["decision"][clear], decision[clear])
 
 
-@pytest.mark.parametrize("method", ["bias-gda", "pruning"])
-def test_the_weights_of_an_onnx_file_are_repaired(run, local, method):
+@pytest.mark.parametrize(("method", "outputs"), [("bias-gda", 1), ("bias-gda", 2), ("pruning", 1)])
+def test_the_weights_of_an_onnx_file_are_repaired(run, local, method, outputs):
     """The network of another is fine-tuned or pruned, applied without its file, and written as ONNX again."""
     pytest.importorskip("onnxscript", reason="onnxscript is not installed")
     import onnxruntime
@@ -142,17 +142,18 @@ def test_the_weights_of_an_onnx_file_are_repaired(run, local, method):
     frame = LOCAL.assign(ward=(LOCAL["ward"] == "medical").astype(int))
     frame.to_csv(local / "local.csv", index=False)
     x = frame[["marker", "ward"]].to_numpy(np.float32)
-    network = torch.nn.Sequential(torch.nn.Linear(2, 6), torch.nn.ReLU(), torch.nn.Linear(6, 1))
+    network = torch.nn.Sequential(torch.nn.Linear(2, 6), torch.nn.ReLU(), torch.nn.Linear(6, outputs))
     torch.manual_seed(0)
     optimiser, y = torch.optim.Adam(network.parameters(), 0.05), torch.tensor(frame["sick"].to_numpy(np.float32))
     for _ in range(60):
-        loss = torch.nn.functional.binary_cross_entropy_with_logits(network(torch.from_numpy(x))[:, 0], y)
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(network(torch.from_numpy(x))[:, -1], y)
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
     to_onnx(network, torch.from_numpy(x), local / "net.onnx")
     original = (local / "net.onnx").read_bytes()
     given = ("local.csv", *ROLES, "--model", "net.onnx", "--set", "data.features=marker", "--set", "data.features=ward")
+    given += ("--set", "model.outputs=1", "--set", "model.output=logit") if outputs > 1 else ()
     quick = (
         "--method",
         method,
@@ -174,7 +175,7 @@ def test_the_weights_of_an_onnx_file_are_repaired(run, local, method):
     assert ran.code == 0, ran.err
     found = pd.read_csv(local / "decisions.csv")
     with torch.no_grad():
-        before = torch.sigmoid(network(torch.from_numpy(x))[:, 0]).numpy()
+        before = torch.sigmoid(network(torch.from_numpy(x))[:, -1]).numpy()
     assert np.abs(found["score"] - before).max() > 0.001
     session = onnxruntime.InferenceSession(str(local / "repaired" / "model.onnx"), providers=["CPUExecutionProvider"])
     score, decision = session.run(["score", "decision"], {"input": x})

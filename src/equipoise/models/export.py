@@ -143,7 +143,9 @@ def save_weights(model: nn.Module, folder: Path, checkpoint: Checkpoint | None =
     rebuilt = rebuilt_in(model)
     checkpoint = checkpoint if rebuilt is None else None  # an ONNX file has no weights under names of torch
     outermost = heads_of(model)  # without a checkpoint, the original weights are those of the network without heads
-    original = checkpoint.state if checkpoint is not None else weights_of(model if outermost is None else outermost.network)
+    inside = model if outermost is None else outermost.network
+    # Of a rebuilt file, the names without the prefix of an adapter.
+    original = checkpoint.state if checkpoint is not None else weights_of(inside if rebuilt is None else rebuilt)
     state, heads = state_like(original, model), heads_of(model, original)
     written: list[str] = []
 
