@@ -109,6 +109,7 @@ def test_a_network_and_its_transform_and_weights_are_found_next_to_each_other(tm
     assert equipoise("init", tmp_path / "local.csv", *arguments).code == 0
     case = tomllib.loads((tmp_path / "case.toml").read_text())
     assert case["images"] == {"folder": "xrays", "column": "file_name", "transform": "net.py:transform"}
+    assert case["data"]["reference"] == "F"
     assert case["model"] == {"load": "net.py:build", "weights": "net.safetensors"}
 
 

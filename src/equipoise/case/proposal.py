@@ -204,7 +204,7 @@ def propose(table: Path, given: Mapping[str, Any]) -> Proposal:
         _enough_patients(made, columns)
     _propose_words(made, columns)
     if not made.lacking:
-        _propose_reference(made)
+        _propose_reference(made, columns)
     return made
 
 
@@ -467,10 +467,14 @@ def _propose_words(made: Proposal, columns: Mapping[str, Profile]) -> None:
             made.remarks.append(f"{name} holds the codes {', '.join(sorted(levels))}: give them words in [report], words")
 
 
-def _propose_reference(made: Proposal) -> None:
+def _propose_reference(made: Proposal, columns: Mapping[str, Profile]) -> None:
     """The largest group of each column, written down, so that another table has the same reference; problems of the table are remarks."""
     known = {key: value for key, value in made.sections()["data"].items() if key != "table"}
-    if "data.score" not in made.values or "data.reference" in made.values:
+    if "data.reference" in made.values:
+        return
+    if "data.score" not in made.values:  # rows of a model are not read here: their inputs may be images
+        if not {"bins", "merge"} & known.keys() and {*known["group"]} <= columns.keys():
+            made.take("data.reference", [columns[name].distinct[0] for name in known["group"]], "the largest group")
         return
     try:
         scores = data.read_scores(Path(made.values["data.table"]), data.Columns(**known))

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 import pandas as pd
 
 from equipoise.data import CONFLICTS, GroupConflicts, LabelKind
+from equipoise.disk import write_text
 from equipoise.errors import BadInput, UnknownName, first_line
 from equipoise.measures.audit_spec import AuditSpec
 from equipoise.measures.calibration import REASONS, TOO_FEW, WITHHELD
@@ -288,6 +289,19 @@ class Audit(Presented):
             raise UnknownName("label in this audit", name, self.labels)
         return self.only[name]
 
+    def __contains__(self, name: object) -> bool:
+        """Whether `audit[name]` is there: a measure of the only label, or a label.
+
+        >>> import equipoise as eq
+        >>> audit = eq.audit(eq.Scores.from_arrays([0, 1] * 20, [0.2, 0.9] * 20, ["F", "F", "M", "M"] * 10))
+        >>> "eod" in audit, "sex" in audit
+        (True, False)
+        """
+        try:
+            return self[name] is not None  # type: ignore[index]
+        except (BadInput, TypeError, AttributeError):
+            return False
+
     __iter__ = None  # an audit is no sequence: iterate over `labels`
 
     def __getattr__(self, name: str) -> Any:
@@ -318,6 +332,10 @@ class Audit(Presented):
     def findings(self) -> int:
         """The number of comparisons, over all labels, that are clear after adjustment, in an overview of the labels."""
         return sum(audit.findings for audit in self.overview.values())
+
+    def save(self, path: str | Path) -> Path:
+        """Writes the audit as JSON, which `eq.read_audit` and `equipoise report` read; returns the path."""
+        return write_text(Path(path), json.dumps(with_checksum(self.to_dict()), indent=2, allow_nan=False) + "\n")
 
     def to_dict(self) -> dict[str, object]:
         """Plain values for JSON: those of the label, or under `labels` those of each; and the checksum of all other values.
