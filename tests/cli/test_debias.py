@@ -30,7 +30,7 @@ def test_a_table_and_several_methods(table, tmp_path):
     for part in ("original", "(chosen)", "reject-option", "equalised-odds", "held-out", "F minus M", "Written to repaired"):
         assert part in out
     names = {path.name for path in (tmp_path / "repaired").iterdir()}
-    weights, papers = {"repaired.safetensors", "model.onnx"}, {"report.html", "card.md", "card.xml", "README.txt"}
+    weights, papers = {"repaired.safetensors", "model.onnx"}, {"report.html", "card.md", "card.xml", "card.fhir.json", "README.txt"}
     assert names == weights | papers | {"rule.json", "audit.json", "trace.csv", "run.json", "candidates"}
     assert set(load_file("repaired/repaired.safetensors")) == set(load_file("net.safetensors"))
 

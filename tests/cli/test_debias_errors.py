@@ -67,7 +67,7 @@ def test_bad_input_is_one_message_and_writes_nothing(table, tmp_path, case):
 def test_an_output_folder_that_is_not_empty_is_refused_before_the_network_is_even_built(table, tmp_path, monkeypatch):
     (tmp_path / "repaired").mkdir()
     (tmp_path / "repaired" / "thesis.txt").write_text("years of work")
-    monkeypatch.setattr("equipoise.models.loading.build", lambda *_: pytest.fail("the network was built"))
+    monkeypatch.setattr("equipoise.models.loading.network_from", lambda *_: pytest.fail("the network was built"))
     code, _, err = table(*TABLE, *FAST)
     assert code == 2
     assert says(err, "repaired", "thesis.txt", "--overwrite")
