@@ -44,7 +44,8 @@ def files(tmp_path_factory) -> Path:
 
 def test_the_folder_holds_a_rule_and_no_weights(files):
     names = {path.name for path in (files / "rule").iterdir()}
-    assert names == {"README.txt", "audit.json", "card.md", "card.xml", "report.html", "rule.json", "run.json", "trace.csv"}
+    cards = {"card.md", "card.xml", "card.fhir.json"}
+    assert names == {"README.txt", "audit.json", "report.html", "rule.json", "run.json", "trace.csv"} | cards
     run = json.loads((files / "rule" / "run.json").read_text())
     assert (run["predictor"], run["model"], run["inputs"]["score"]) == (None, None, ["p"])
     for name in ("report.html", "card.md", "card.xml", "README.txt"):

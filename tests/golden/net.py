@@ -140,6 +140,8 @@ def _files(place: Path, before: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for path in sorted(p for p in place.rglob("*") if p.is_file() and not (before / p.relative_to(place)).exists()):
         name = str(path.relative_to(place))
+        if path.name == "card.fhir.json":  # the other cards, encoded, with their dates
+            continue
         if path.suffix == ".json":
             found[name] = flat(json.loads(path.read_text()))
         elif path.suffix == ".csv":
