@@ -87,7 +87,8 @@ def _check_report(page: Any, document: dict[str, Any]) -> int:
         for body in table.xpath("./tbody"):
             measure = re.split("[ ,]", body.xpath("./tr[1]//span[@class='means']")[0].text_content())[0]
             for row in body.xpath("./tr[position() > 1]"):
-                group, reference = (bdi.text_content() for bdi in row.xpath("./th//bdi"))
+                # A reference that several groups share is in the heading.
+                group, reference = (bdi.text_content() for bdi in [*row.xpath("./th//bdi"), *body.xpath("./tr[1]/th/bdi")])
                 key = (measure, attribute, group, reference)
                 known = {
                     side: next(r for r in document[side]["gaps"] if (r["measure"], r["attribute"], r["group"], r["reference"]) == key)
@@ -156,8 +157,8 @@ def _check_card(markdown: str, document: dict[str, Any]) -> int:
         for row in rows:
             for side, place in zip(("before", "after"), (2, 3), strict=True):
                 if caption.startswith("Differences by "):
-                    key = (attribute, *row[1].split(" minus "))
-                    named = row[0].partition(" (")[0]
+                    named, _, shared = row[0].partition(" (")[0].partition(", minus ")
+                    key = (attribute, row[1], shared) if shared else (attribute, *row[1].split(" minus "))
                     [known] = [
                         r
                         for r in document[side]["gaps"]
