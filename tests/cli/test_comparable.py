@@ -95,4 +95,4 @@ def test_a_wrong_column_is_one_clear_error(tmp_path: Path, options, changed, fac
 def test_a_table_that_is_read_in_batches_is_refused(tmp_path: Path):
     table(tmp_path)
     code, _, err = ran("audit", tmp_path, *ROLES, "--within", "view")
-    assert (code, "read in batches" in " ".join(err.split())) == (2, True)
+    assert (code, "added up where it is" in " ".join(err.split())) == (2, True)
