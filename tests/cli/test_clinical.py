@@ -155,7 +155,7 @@ def test_a_folder_of_files_is_audited_as_its_rows_in_one_file(run: Run, table: p
     assert rates == pytest.approx([row["rate"] for row in whole["no_finding"]["underdiagnosis"]])
     ran = run("audit", folder, *ROLES, "--set", "data.id=w")
     assert ran.code == 2
-    assert says(ran.err, "batches", "data.id")
+    assert says(ran.err, "added up", "data.id")
 
 
 def test_figures_are_not_written_through_a_link_to_another_folder(run: Run, table: pd.DataFrame, tmp_path: Path) -> None:
