@@ -56,7 +56,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_headline_names_a_single_attribute(run: Run, table, columns):
     audit = run("audit", table, *_roles(columns, "Mass"), *SETTINGS)
     headline = " ".join(audit.out.split()).partition("(given). ")[2].partition("Groups, with")[0]
-    assert (audit.code, "sex F" in headline, " F &" in headline or "& F" in headline) == (0, True, False), headline
+    assert (audit.code, "sex is F" in headline, " F &" in headline or "& F" in headline) == (0, True, False), headline
 
 
 def test_the_table_of_several_labels_leads_with_single_attributes(run: Run, table):
