@@ -22,7 +22,7 @@ demo: install
 	$(BIN)/equipoise demo --out demo-output --overwrite
 
 # The checks run next to the tests, since mypy keeps one core busy for half a minute.
-test: install browser
+test: install browser database
 	$(MAKE) --no-print-directory --jobs 2 lint tests
 
 tests: install
@@ -34,7 +34,11 @@ light: install
 
 # Chromium for the tests of the report in a browser; where it cannot be installed they are skipped, and say why.
 browser:
-	bash scripts/browser.sh
+	bash scripts/debian.sh chromium
+
+# PostgreSQL for the audits inside a database, likewise.
+database:
+	bash scripts/debian.sh postgresql
 
 lint: install
 	$(BIN)/ruff check $(CHECKED)

@@ -38,7 +38,7 @@ def report(to: Path) -> None:
         or shutil.which("google-chrome")
     )
     if not chromium:
-        raise SystemExit("expected Chromium on the path or in EQUIPOISE_CHROMIUM; run scripts/browser.sh")
+        raise SystemExit("expected Chromium on the path or in EQUIPOISE_CHROMIUM; run scripts/debian.sh chromium")
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder), sync_playwright() as driver:
         follow(DOCS / "quickstart.md")
         browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
