@@ -36,7 +36,7 @@ class CaseAudit:
 
     case: Case
     audit: measures.Audit
-    scores: Mapping[str, data.Scores]  # by label; empty if the table was read in batches
+    scores: Mapping[str, data.Scores]  # by label; empty if the table was added up where it is
     files: Mapping[Path, data.ReadCohort]  # the files that a model was run on
     checks: Sequence[ScoreCheck] = ()  # of the model's scores with known ones
     layers: pd.DataFrame | None = None  # how well each layer predicts the group, if requested
@@ -75,7 +75,7 @@ class CaseAudit:
 def audit_case(case: Case, *, bars: Bars = no_bars, running: Callable[[models.Code | None], None] | None = None) -> CaseAudit:
     """The audit of each label of a case: of the scores in its table, or of the network or estimator that is run on its rows.
 
-    A large table of scores, or a folder of them, is read in batches.
+    A large table of scores, or a folder of them, is added up where it is.
 
     - `case`: data, model and what to report.
     - `bars`: progress bars, from the name of a task to a context of a function of the work done and the total.
@@ -93,7 +93,7 @@ def audit_case(case: Case, *, bars: Bars = no_bars, running: Callable[[models.Co
     scans = data.scan_if_large(table, case.data) if case.model.load is None else {}
     if earlier and scans:
         raise BadInput(
-            f"{table} is read in batches, in which patients of history.earlier cannot be found. Omit it, or audit a smaller table."
+            f"{table} is added up where it is, so patients of history.earlier cannot be found. Omit it, or audit a smaller table."
         )
     model, columns, images, origin = load_classifier(case, running=running)
     files: dict[Path, data.ReadCohort] = {}

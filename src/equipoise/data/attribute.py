@@ -579,7 +579,7 @@ def varying_units(codes: IntArray, units: IntArray) -> BoolArray:
 
 
 def patient_codes(patients: npt.NDArray[Any]) -> IntArray:
-    """The patient of each row as a code 0 .. P-1. Codes in ascending order (int64), as of a table read in batches, stay the same."""
+    """The patient of each row as a code 0 .. P-1. Codes in ascending order (int64), as of a table added up where it is, stay the same."""
     if patients.dtype == np.int64 and len(patients) and patients[0] == 0:
         steps = np.diff(patients)
         if steps.min(initial=0) >= 0 and steps.max(initial=0) <= 1:

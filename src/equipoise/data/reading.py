@@ -83,9 +83,9 @@ def read_cohort(
 
 
 def scan_if_large(path: str | Path, columns: Columns) -> "dict[str, Scan]":
-    """The scores of each label in a table that must be read in batches; empty for a table that is read as a whole.
+    """The scores of each label in a table that must be added up where it is; empty for a table that is read as a whole.
 
-    Read in batches are a folder, and a file above 256 MiB unless the user has set `max_table_bytes`. `columns` names one score column per
+    Those are a folder, and a file above 256 MiB unless the user has set `max_table_bytes`. `columns` names one score column per
     label.
     """
     if not is_large(path, columns.max_table_bytes):

@@ -34,7 +34,7 @@ TABLE_SUFFIXES = (".parquet", ".pq", ".csv", ".tsv", ".csv.gz", ".tsv.gz")  # of
 ROWS_HELD = 2**21  # of one label in memory
 EXPANSION = 50  # bytes of temporary files per byte of the table on disk, at most
 MOST_ALIKE = 2**18  # ids that are compared, to find those that are alike
-FEWEST_ROWS = 5  # of a group whose number of rows may leave a database
+SHOWN_FROM = 5  # of a group whose number of rows may leave a database
 MAX_LEVELS = 100_000  # a group column with more distinct values is refused as an identifier
 NUMBER_TYPES = ("INT", "FLOAT", "DOUBLE", "DECIMAL", "BOOLEAN", "HUGEINT")  # in the names of DuckDB's types
 DECIMAL_COMMA = r"\s*-?\d+(,\d+)?([eE][-+]?\d+)?\s*"
@@ -383,7 +383,7 @@ class _TableCoder:
             suspect = engine.query(f"select {b} as value, count(*) as n from staged where {b} in ({suspects}) group by 1")
             coder.suspects.update(dict(zip(suspect["value"].tolist(), suspect["n"].astype(int).tolist(), strict=True)))
             return coder.attribute(cast("str | None", reference))[0]
-        n = f"case when count(*) < {FEWEST_ROWS} then 1 else count(*) end" if engine.remote else "count(*)"
+        n = f"case when count(*) < {SHOWN_FROM} then 1 else count(*) end" if engine.remote else "count(*)"
         first = f"-{n}" if engine.remote else "min(rowid)"
         named = f"select g{k} as name, {n} as n, {first} as first from staged where g{k} is not null"
         found = engine.query(f"{named} group by 1 order by 3, 1 limit {MAX_LEVELS + 1}")

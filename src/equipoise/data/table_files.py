@@ -306,7 +306,7 @@ def is_parquet(path: Path) -> bool:
 
 
 def is_large(path: str | Path, limit: int | None = None) -> bool:
-    """Whether a table is to be read in batches: a folder, or a file above 256 MiB unless the user has set a limit.
+    """Whether a table is to be added up where it is: a folder, or a file above 256 MiB unless the user has set a limit.
 
     Returns False for a damaged or missing file, so that reading it reports the reason.
     """

@@ -124,7 +124,7 @@ class LabelAudit:
     baseline: "Baseline | None" = None  # a simple model on the inputs of the network, if one was fitted
     label: str = ""  # the audited column, if it has a name
     sums: Mapping[str, Moments] = field(default_factory=dict, repr=False)  # by attribute, with groups in the order of `groups`
-    digest: str | None = None  # of the patients (or rows) and their labels; None for a table that was read in batches
+    digest: str | None = None  # of the patients (or rows) and their labels; None for a table that was added up where it is
     left_out: int = 0  # rows of groups with too few patients that are in no number, because subtraction would give back theirs
     details: Mapping[str, Callable[[], pd.DataFrame]] = field(default_factory=dict, repr=False)  # of pages and JSON: computed if asked for
 
@@ -135,12 +135,12 @@ class LabelAudit:
 
     @cached_property
     def by_threshold(self) -> pd.DataFrame:
-        """Decisions at other thresholds: one row per group, label and threshold; none of a table that was read in batches."""
+        """Decisions at other thresholds: one row per group, label and threshold; none of a table that was added up where it is."""
         return self.details["by_threshold"]()
 
     @cached_property
     def permutation(self) -> pd.DataFrame:
-        """The permutation p-value of each row of `gaps` (`p_permutation`); NaN for a table that was read in batches."""
+        """The permutation p-value of each row of `gaps` (`p_permutation`); NaN for a table that was added up where it is."""
         return self.details["permutation"]()
 
     @cached_property
