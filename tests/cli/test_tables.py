@@ -151,8 +151,8 @@ def test_an_audit_is_written_as_a_page_and_as_json(run):
     ran = run("audit", _write("s.csv", _scores()), *AUDIT, "--group", "sex", "--report", "audit.html", "--out", "audit.json")
     assert ran.code == 0
     told = json.loads(Path("audit.json").read_text())
-    assert told["provenance"]["files"] == {"s.csv": hashlib.sha256(Path("s.csv").read_bytes()).hexdigest()}
-    assert says(Path("audit.html").read_text(), "equipoise audit s.csv", told["provenance"]["files"]["s.csv"])
+    assert told["provenance"]["hashes"] == {"s.csv": hashlib.sha256(Path("s.csv").read_bytes()).hexdigest()}
+    assert says(Path("audit.html").read_text(), "equipoise audit s.csv", told["provenance"]["hashes"]["s.csv"])
     page = Path("audit.html").read_text()
     assert page.startswith("<!doctype html>")
     for row in told["groups"]:

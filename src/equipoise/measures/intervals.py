@@ -290,7 +290,7 @@ def quotient(first: Ends, second: Ends, correlation: FloatArray | float = 0.0) -
 
     >>> rates = [tuple(np.array([x]) for x in ends) for ends in ((0.4, 0.3, 0.51), (0.5, 0.4, 0.6))]
     >>> [float(end[0].round(3)) for end in quotient(*rates)]
-    [0.8, 0.57, 1.118]
+    [0.8, 0.57, 1.113]
     """
     (p, low, high), (q, below, above) = first, second
     value, ends = ratio(p, q), list[FloatArray]()

@@ -233,8 +233,8 @@ def rules_by_label(
 def threshold_at_capacity(scores: npt.ArrayLike, capacity: float, weight: FloatArray | None = None) -> float:
     """The lowest threshold that flags at most this share of the rows; equal scores are flagged together or not at all.
 
-    >>> threshold_at_capacity([0.9, 0.7, 0.7, 0.2], 0.5), threshold_at_capacity([0.9, 0.7, 0.7, 0.2], 0.75)
-    (0.8, 0.45)
+    >>> threshold_at_capacity([0.9, 0.7, 0.7, 0.3], 0.5), threshold_at_capacity([0.9, 0.7, 0.7, 0.3], 0.75)
+    (0.8, 0.5)
     """
     cuts, place = np.unique(-np.asarray(scores, dtype=np.float64), return_inverse=True)
     flagged = np.cumsum(np.bincount(place, weight)) / (len(place) if weight is None else weight.sum())
