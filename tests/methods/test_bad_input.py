@@ -24,6 +24,7 @@ from support.notes import note_of
 from support.published import any_debias, debias
 
 QUICK = {
+    "layer-wise": {"calls": 3, "first": 2, "elements": 50, "layers": 2},
     "bias-gda": {"epochs": 4, "learning_rate": 1e-3, "batch": 64},
     "constrained": {"epochs": 3},
     "bias-score": {"steps": 6},

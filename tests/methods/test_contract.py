@@ -26,7 +26,7 @@ QUICK = {
     "adversarial-finetune": {"epochs": 2, "critic_steps": 3, "actor_steps": 3},
     "adversarial-training": {"epochs": 2},
     **{name: {"epochs": 2} for name in ("resampling", "group-dro", "min-diff", "just-train-twice", "weight-averaging")},
-    "layer-wise": {"calls": 3, "first": 2, "elements": 20, "layers": 3},
+    "layer-wise": {"calls": 2, "first": 2, "elements": 20, "layers": 2},
 }
 KINDS = ("mlp", "perceptron", "cnn")
 

@@ -22,6 +22,7 @@ from support.networks import trained
 from support.published import any_debias, debias
 
 QUICK = {
+    "layer-wise": {"calls": 3, "first": 2, "elements": 50, "layers": 2},
     "bias-gda": {"epochs": 6, "learning_rate": 2e-3, "batch": 64},
     "pruning": {"steps": 8},
     "random": {"trials": 5},

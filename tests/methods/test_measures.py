@@ -30,6 +30,7 @@ from support.published import as_chosen, debias
 
 MEASURES = ("aod", "fpr_gap", "tnr_gap", "fnr_gap", "tpr-fpr", "0.7tpr+0.3fpr", "ppv_gap", "npv_gap")
 QUICK = {
+    "layer-wise": {"calls": 10, "first": 10},
     "bias-gda": {"epochs": 8, "learning_rate": 3e-3, "batch": 64},
     "constrained": {"epochs": 6},
     "bias-score": {"steps": 8, "folds": 3},
