@@ -237,6 +237,25 @@ def test_no_row_and_no_small_group_leaves_the_database(server: Server, table: pd
     assert not any(((each["n"] > 1) & (each["n"] < 5)).any() for each in by_group)
 
 
+def test_neither_the_ends_nor_a_small_bin_of_a_number_leave_the_database(server: Server, table: pd.DataFrame, monkeypatch):
+    frame = table.assign(w=np.where(np.arange(len(table)) % 2, 30.25, 50.25))
+    frame.loc[frame.index[:2], "w"] = 97.75
+    _to_postgresql(frame, server, "scores")
+    results = []
+    real = Database.query
+    monkeypatch.setattr(Database, "query", lambda self, sql: results.append(found := real(self, sql)) or found)
+    roles = {
+        **{role: column for role, column in ROLES.items() if role not in ("weight", "reference")},
+        "group": "w",
+        "bins": {"w": [40, 90]},
+    }
+    found = eq.audit(eq.scan(server.url("scores"), **roles), threshold=0.45)
+    assert len(found.groups) >= 2
+    cells = [value for each in results for column in each.values() if column.dtype != object for value in column]
+    assert not {30.25, 50.25, 97.75} & set(cells)
+    assert not any(((each["n"] > 1) & (each["n"] < 5)).any() for each in results if "n" in each and len(each["n"]) > 1)
+
+
 def test_an_audit_sees_one_snapshot_and_twenty_run_at_once(server: Server, table: pd.DataFrame, monkeypatch):
     whole, real = len(table), Database.query
 

@@ -351,6 +351,7 @@ class GroupCoder:
         self.counts = np.zeros(0 if self.bins is None else len(self.bins.names), np.int64)  # rows of each code
         self.code_of: dict[str, int] = {}  # of each group, if the column is not binned
         self.integers, self.low, self.high = True, np.inf, -np.inf  # of the numbers that are not in `suspects`
+        self.span_known = True  # False where they are the outer edges instead: in a database, whose smallest and largest value stay there
         self.suspects = Counter[float]()  # rows of each value in `SENTINELS`
 
     def add_numbers(self, column: "pd.Series[Any]") -> IntArray:
@@ -413,8 +414,8 @@ class GroupCoder:
     def _check_bins(self, counts: "pd.Series[int]", bins: Bins) -> None:
         """Raises `BadInput` if fewer than two bins have rows, or if one holds a code for missing values."""
         if len(counts) < 2:
-            span = f"from {self.low:g} to {self.high:g}"
-            single = f"all {int(counts.sum()):,} values lie in {counts.index[0]!r}, {span}" if len(counts) else ""
+            span = f", from {self.low:g} to {self.high:g}" if self.span_known else ""
+            single = f"all {int(counts.sum()):,} values lie in {counts.index[0]!r}{span}" if len(counts) else ""
             raise BadInput(
                 f"column {self.name!r} makes {'a single group' if single else 'no group'}: {single or 'every value is missing'}. "
                 "A gap needs at least two. Choose other edges or another column."

@@ -369,21 +369,24 @@ class _TableCoder:
         columns, name, engine = self.columns, self.columns.group[k], self.engine
         coder = groups.GroupCoder(name, columns.bins.get(name))
         coder.rows = rows
+        n = f"case when count(*) between 1 and {SHOWN_FROM - 1} then 1 else count(*) end" if engine.remote else "count(*)"
         if coder.bins is not None:
             b, codes = f"b{k}", _bin_of(f"b{k}", coder.bins.edges)
             suspects = ", ".join(map(str, groups.SENTINELS))
-            found = engine.query(f"select {codes} as code, count(*) as n from staged where {b} is not null group by 1")
+            found = engine.query(f"select {codes} as code, {n} as n from staged where {b} is not null group by 1")
             coder.counts[found["code"].astype(int)] = found["n"].astype(int)
             regular = f"{b} is not null and {b} not in ({suspects})"
-            ends = engine.query(f"select min({b}) as low, max({b}) as high from staged where {regular}")
-            low, high = float(ends["low"][0]), float(ends["high"][0])
-            coder.low, coder.high = (np.inf, -np.inf) if np.isnan(low) else (low, high)
-            broken = engine.query(f"select count(*) as n from staged where {b} <> floor({b})")
+            if engine.remote:  # the smallest and the largest value are those of a patient
+                coder.low, coder.high, coder.span_known = min(0.0, coder.bins.edges[0]), coder.bins.edges[-1], False
+            else:
+                ends = engine.query(f"select min({b}) as low, max({b}) as high from staged where {regular}")
+                low, high = float(ends["low"][0]), float(ends["high"][0])
+                coder.low, coder.high = (np.inf, -np.inf) if np.isnan(low) else (low, high)
+            broken = engine.query(f"select {n} as n from staged where {b} <> floor({b})")
             coder.integers = not broken["n"][0]
-            suspect = engine.query(f"select {b} as value, count(*) as n from staged where {b} in ({suspects}) group by 1")
+            suspect = engine.query(f"select {b} as value, {n} as n from staged where {b} in ({suspects}) group by 1")
             coder.suspects.update(dict(zip(suspect["value"].tolist(), suspect["n"].astype(int).tolist(), strict=True)))
             return coder.attribute(cast("str | None", reference))[0]
-        n = f"case when count(*) < {SHOWN_FROM} then 1 else count(*) end" if engine.remote else "count(*)"
         first = f"-{n}" if engine.remote else "min(rowid)"
         named = f"select g{k} as name, {n} as n, {first} as first from staged where g{k} is not null"
         found = engine.query(f"{named} group by 1 order by 3, 1 limit {MAX_LEVELS + 1}")
